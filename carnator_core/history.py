@@ -1,0 +1,55 @@
+"""What one finished render leaves behind, and what must be equal for it to be of use elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from .signature import Signature
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything that makes a history unusable for another request, as named fields.
+
+    Sampler, schedule and seed are not in it: a history is keyed by sigma and converts between them.
+    """
+
+    fields: dict[str, str]
+
+    def digest(self) -> str:
+        """A stable key of all fields, 32 hex digits."""
+        return hashlib.sha256(json.dumps(self.fields, sort_keys=True).encode()).hexdigest()[:32]
+
+    def differs(self, other: Identity) -> list[str]:
+        """Names of the fields in which two identities differ, in alphabetical order."""
+        names = sorted(self.fields.keys() | other.fields.keys())
+        return [n for n in names if self.fields.get(n) != other.fields.get(n)]
+
+
+@dataclass
+class History:
+    """A cache entry C_j: the starting latent and the guided predictions of every model call.
+
+    noise [C, T, H, W] float32 is z_0, exact; sigmas [n+1] the run's schedule; call_sigmas [m] the sigma of each model
+    call and denoised [m, C, T, H, W] what was predicted there (uncond likewise, for the _cfg_pp samplers only).
+    text_vector [D] is the pooled text conditioning, unit length. facts holds what JSON can: sampler, seed, seconds,
+    created, grid, patch, probe length.
+    """
+
+    identity: Identity
+    prompt: str
+    text_vector: Tensor
+    noise: Tensor
+    sigmas: Tensor
+    call_sigmas: Tensor
+    denoised: Tensor
+    uncond: Tensor | None = None
+    signature: Signature | None = None
+    connectivity: dict[str, Tensor] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    thumbnail: Tensor | None = None

@@ -1,0 +1,214 @@
+"""The demo transformer for training: the mathematics of the stock Wan model, arranged for speed on a CPU.
+
+Weights live in a flat dict under the stock names. Query and key rows are kept in half-split rotary order
+while training and permuted to the stock's interleaved order by `to_stock`; everything else is the stock layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .words import WIDTH
+
+BF16 = torch.bfloat16
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a Wan transformer; the host reads all of them off the weights (heads = dim // 128)."""
+
+    channels: int = 16
+    dim: int = 256
+    ffn: int = 512
+    layers: int = 6
+
+    @property
+    def heads(self) -> int:
+        return self.dim // 128
+
+
+def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight, as the stock `WanModel` (t2v) has them."""
+    d, f, c = shape.dim, shape.ffn, shape.channels
+    out: dict[str, tuple[int, ...]] = {
+        "patch_embedding.weight": (d, c, 1, 2, 2), "patch_embedding.bias": (d,),
+        "text_embedding.0.weight": (d, WIDTH), "text_embedding.0.bias": (d,),
+        "text_embedding.2.weight": (d, d), "text_embedding.2.bias": (d,),
+        "time_embedding.0.weight": (d, 256), "time_embedding.0.bias": (d,),
+        "time_embedding.2.weight": (d, d), "time_embedding.2.bias": (d,),
+        "time_projection.1.weight": (6 * d, d), "time_projection.1.bias": (6 * d,),
+        "head.modulation": (1, 2, d), "head.head.weight": (4 * c, d), "head.head.bias": (4 * c,),
+    }
+    for i in range(shape.layers):
+        p = f"blocks.{i}."
+        out[p + "modulation"] = (1, 6, d)
+        for attention in ("self_attn", "cross_attn"):
+            for part in "qkvo":
+                out[p + f"{attention}.{part}.weight"], out[p + f"{attention}.{part}.bias"] = (d, d), (d,)
+            out[p + f"{attention}.norm_q.weight"] = out[p + f"{attention}.norm_k.weight"] = (d,)
+        out[p + "norm3.weight"] = out[p + "norm3.bias"] = (d,)
+        out[p + "ffn.0.weight"], out[p + "ffn.0.bias"] = (f, d), (f,)
+        out[p + "ffn.2.weight"], out[p + "ffn.2.bias"] = (d, f), (d,)
+    return out
+
+
+def init(shape: Shape) -> Weights:
+    """Random starting weights (uses torch's global generator)."""
+    weights = {}
+    for name, size in shapes(shape).items():
+        if name.endswith("modulation"):
+            value = torch.randn(size) * size[-1] ** -0.5
+            if name.startswith("blocks"):
+                value[:, 2] += 0.3
+                value[:, 5] += 0.3
+        elif "norm" in name and name.endswith("weight"):
+            value = torch.ones(size)
+        elif len(size) >= 2:
+            value = torch.nn.init.xavier_uniform_(torch.empty(size[0], math.prod(size[1:]))).view(size)
+        else:
+            value = torch.zeros(size)
+        if name in ("time_embedding.0.weight", "time_embedding.2.weight"):
+            value = torch.randn(size) * 0.02
+        if name == "time_projection.1.weight":
+            value = torch.randn(size) * 0.01
+        if name == "head.head.weight":
+            value = value * 0
+        weights[name] = value
+    return weights
+
+
+def rotary(frames: int, height: int, width: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the 3D rotary embedding, each [frames * height * width, head_dim / 2]."""
+    side = 2 * (head_dim // 6)
+    grid = torch.meshgrid(*(torch.arange(n).double() for n in (frames, height, width)), indexing="ij")
+    angles = []
+    for position, size in zip(grid, (head_dim - 2 * side, side, side)):
+        omega = 1.0 / 10000.0 ** torch.linspace(0, (size - 2) / size, size // 2, dtype=torch.float64)
+        angles.append(position.reshape(-1, 1) * omega)
+    theta = torch.cat(angles, 1).float()
+    return theta.cos(), theta.sin()
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    x = x.float()
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def layer_norm(x: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + 1e-6)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x.to(BF16), weight.to(BF16), bias.to(BF16))
+
+
+BLOCK_NAMES = [
+    "modulation",
+    *(f"{a}.{p}.{w}" for a in ("self_attn", "cross_attn") for p in "qkvo" for w in ("weight", "bias")),
+    *(f"{a}.norm_{p}.weight" for a in ("self_attn", "cross_attn") for p in "qk"),
+    "norm3.weight", "norm3.bias", *(f"ffn.{i}.{w}" for i in (0, 2) for w in ("weight", "bias")),
+]
+
+
+def block(x: Tensor, time: Tensor, context: Tensor, cos: Tensor, sin: Tensor, weights: list[Tensor],
+          heads: int) -> tuple[Tensor, Tensor]:
+    """One Wan block on x [B, N, D]; also returns the cross-attention probabilities [B, heads, N, SLOTS]."""
+    (modulation, sqw, sqb, skw, skb, svw, svb, sow, sob, cqw, cqb, ckw, ckb, cvw, cvb, cow, cob,
+     snq, snk, cnq, cnk, n3w, n3b, f0w, f0b, f2w, f2b) = weights
+    b, n, dim = x.shape
+    head_dim = dim // heads
+    e, scale = modulation + time, head_dim ** -0.5
+
+    def heads_first(z: Tensor) -> Tensor:
+        return z.view(b, -1, heads, head_dim).transpose(1, 2)
+
+    def rotate(z: Tensor) -> Tensor:
+        first, second = heads_first(z).chunk(2, -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(BF16)
+
+    y = (layer_norm(x) * (1 + e[:, 1:2]) + e[:, 0:1]).to(BF16)
+    q, k = rotate(rms_norm(linear(y, sqw, sqb), snq * scale)), rotate(rms_norm(linear(y, skw, skb), snk))
+    probability = torch.softmax((q @ k.transpose(-1, -2)).float(), -1).to(BF16)
+    y = (probability @ heads_first(linear(y, svw, svb))).transpose(1, 2).reshape(b, n, dim)
+    x = x + linear(y, sow, sob).float() * e[:, 2:3]
+    y = (layer_norm(x) * n3w + n3b).to(BF16)
+    q = heads_first(rms_norm(linear(y, cqw, cqb), cnq * scale).to(BF16))
+    k = heads_first(rms_norm(linear(context, ckw, ckb), cnk).to(BF16))
+    cross = torch.softmax((q @ k.transpose(-1, -2)).float(), -1)
+    y = (cross.to(BF16) @ heads_first(linear(context, cvw, cvb))).transpose(1, 2).reshape(b, n, dim)
+    x = x + linear(y, cow, cob).float()
+    y = (layer_norm(x) * (1 + e[:, 4:5]) + e[:, 3:4]).to(BF16)
+    y = linear(F.gelu(linear(y, f0w, f0b).float(), approximate="tanh"), f2w, f2b)
+    return x + y.float() * e[:, 5:6], cross
+
+
+class Forward:
+    """The training forward. `vectors` [V, WIDTH] are the vocabulary's word vectors."""
+
+    def __init__(self, shape: Shape, vectors: Tensor, compiled: bool = False) -> None:
+        self.shape, self.vectors = shape, vectors
+        self.block = torch.compile(block, dynamic=False) if compiled else block
+        self.rotary: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, weights: Weights, x: Tensor, sigma: Tensor, mixing: Tensor,
+                 want: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+        """x [B, C, T, H, W] at noise level sigma [B], text mixing [B, SLOTS, V] -> velocity, cross maps of layers."""
+        b, c, frames, height, width = x.shape
+        d, heads, h, w = self.shape.dim, self.shape.heads, height // 2, width // 2
+        tokens = x.view(b, c, frames, h, 2, w, 2).permute(0, 2, 3, 5, 1, 4, 6).reshape(b, frames * h * w, 4 * c)
+        z = F.linear(tokens.to(BF16), weights["patch_embedding.weight"].view(d, 4 * c).to(BF16)).float()
+        z = z + weights["patch_embedding.bias"]
+        omega = torch.pow(10000, -torch.arange(128).float() / 128)
+        phase = torch.outer(sigma * 1000, omega)
+        e = F.linear(torch.cat([phase.cos(), phase.sin()], 1), weights["time_embedding.0.weight"],
+                     weights["time_embedding.0.bias"])
+        e = F.linear(F.silu(e), weights["time_embedding.2.weight"], weights["time_embedding.2.bias"])
+        time = F.linear(F.silu(e), weights["time_projection.1.weight"], weights["time_projection.1.bias"]).view(b, 6, d)
+        words = F.linear(self.vectors, weights["text_embedding.0.weight"])
+        context = F.gelu(mixing @ words + weights["text_embedding.0.bias"], approximate="tanh")
+        context = F.linear(context, weights["text_embedding.2.weight"], weights["text_embedding.2.bias"]).to(BF16)
+        key = (frames, h, w)
+        if key not in self.rotary:
+            self.rotary[key] = rotary(frames, h, w, d // heads)
+        cos, sin = self.rotary[key]
+        maps = {}
+        for i in range(self.shape.layers):
+            z, cross = self.block(z, time, context, cos, sin, [weights[f"blocks.{i}.{n}"] for n in BLOCK_NAMES], heads)
+            if i in want:
+                maps[i] = cross
+        m = weights["head.modulation"] + e.unsqueeze(1)
+        z = linear(layer_norm(z) * (1 + m[:, 1:2]) + m[:, 0:1], weights["head.head.weight"], weights["head.head.bias"])
+        v = z.float().view(b, frames, h, w, 1, 2, 2, c).permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(x.shape)
+        return v, maps
+
+
+def to_stock(weights: Weights, shape: Shape) -> Weights:
+    """Copy with query and key rows in the stock's interleaved rotary order (pair 2i, 2i+1 <- i, i + head_dim/2)."""
+    half = shape.dim // shape.heads // 2
+    order = torch.arange(shape.dim).view(shape.heads, 2, half).transpose(1, 2).reshape(-1)
+    out = {}
+    for name, value in weights.items():
+        if ".self_attn." in name and (".q." in name or ".k." in name or "norm_" in name):
+            value = value[order]
+        out[name] = value.detach().clone().contiguous()
+    return out
+
+
+def from_stock(weights: Weights, shape: Shape) -> Weights:
+    """The inverse of `to_stock`, in float32: shipped weights back to the training layout."""
+    half = shape.dim // shape.heads // 2
+    order = torch.arange(shape.dim).view(shape.heads, half, 2).transpose(1, 2).reshape(-1)
+    out = {}
+    for name, value in weights.items():
+        if ".self_attn." in name and (".q." in name or ".k." in name or "norm_" in name):
+            value = value[order]
+        out[name] = value.detach().float().clone().contiguous()
+    return out
