@@ -45,13 +45,12 @@ def signature(regions: Mapping[str, Tensor], frame: Tensor | None) -> Signature:
     """
     if frame is not None and (frame.ndim != 3 or frame.shape[-1] != 3):
         raise ValueError(f"the frame must be [H, W, 3], not {list(frame.shape)}")
-    lab_frame = None if frame is None else srgb_to_lab(frame)
     found: Signature = {}
     for name, region in regions.items():
         if region.ndim != 3:
             raise ValueError(f"the region of {name!r} must be [T, H, W], not {list(region.shape)}")
         mask = region.detach().to("cpu", torch.bool)
-        lab = None if lab_frame is None else _mean_lab(mask[-1], lab_frame)
+        lab = None if frame is None else _mean_lab(mask[-1], frame)
         found[name] = EntitySignature(mask, mask[-1].float().mean().item(), lab, centroids(mask))
     return found
 
@@ -184,14 +183,14 @@ def _normalised_shape(mask: Tensor) -> Tensor:
     return values & inside
 
 
-def _mean_lab(tail: Tensor, lab_frame: Tensor) -> tuple[float, float, float] | None:
+def _mean_lab(tail: Tensor, frame: Tensor) -> tuple[float, float, float] | None:
     """Mean CIELAB over the pixels of a [H, W] tail region; None when it is empty or the pixels are not finite."""
-    rows = _cells(lab_frame.shape[0], tail.shape[0])
-    columns = _cells(lab_frame.shape[1], tail.shape[1])
-    pixels = lab_frame.cpu()[tail[rows][:, columns]]
+    rows = _cells(frame.shape[0], tail.shape[0])
+    columns = _cells(frame.shape[1], tail.shape[1])
+    pixels = frame.detach()[tail[rows][:, columns].to(frame.device)]
     if len(pixels) == 0:
         return None
-    mean = pixels.mean(dim=0)
+    mean = srgb_to_lab(pixels).mean(dim=0)
     if not bool(mean.isfinite().all()):
         return None
     return float(mean[0]), float(mean[1]), float(mean[2])

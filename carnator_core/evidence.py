@@ -1,0 +1,152 @@
+"""Evidence Regions: where in the clip an entity is, read from the model's own attention (paper, section 3.2 and C.1).
+
+Seeds come from the cross-attention to the entity's words, grow through self-attention, and the two are fused and
+thresholded. q and k are [heads, N, d] of one guidance branch, after normalisation and rotation, in any float dtype;
+softmax is computed in float32. N x N attention is never held: rows are taken in chunks, one head at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """region: [T, H, W] bool, the Evidence Region. soft: [T, H, W] float32, F in 0..1, for a viewer."""
+
+    region: Tensor
+    soft: Tensor
+
+
+def cross_response(q: Tensor, k: Tensor, columns: Sequence[int], chunk: int = 4096) -> Tensor:
+    """C_i of one layer: mean over heads of softmax(q k^T / sqrt d), summed over the entity's text slots; [N] float32.
+
+    q: [heads, N, d] visual tokens; k: [heads, L, d] text slots; columns: indices into L. Without columns, zeros.
+    Raises IndexError for a column that does not exist.
+    """
+    total = torch.zeros(q.shape[1], dtype=torch.float32, device=q.device)
+    wanted = sorted(set(columns))
+    if not wanted:
+        return total
+    if wanted[0] < 0 or wanted[-1] >= k.shape[1]:
+        raise IndexError(f"text slots {wanted} of {k.shape[1]}")
+    index = torch.tensor(wanted, device=q.device)
+    keys = k.float().transpose(1, 2) * q.shape[2] ** -0.5
+    for start in range(0, q.shape[1], chunk):
+        weights = torch.softmax(q[:, start : start + chunk].float() @ keys, dim=-1)
+        total[start : start + chunk] = weights[..., index].sum(dim=-1).mean(dim=0)
+    return total
+
+
+def seeds(response: Tensor, positive: float = 0.95, negative: float = 0.4, most: int = 512) -> tuple[Tensor, Tensor]:
+    """I+ and I-: the tokens above the `positive` and below the `negative` quantile of C; two int64 index tensors.
+
+    At least one and at most `most` of each: the strongest ones of I+, and for I- an even sample of the quantile
+    (its extreme alone would be one far corner). A response with no contrast, or not finite, has no seeds.
+    """
+    count = response.numel()
+    none = torch.empty(0, dtype=torch.int64, device=response.device)
+    if count < 2 or not bool(response.isfinite().all()) or bool(response.max() == response.min()):
+        return none, none
+    order = torch.argsort(response.float(), stable=True)
+    high = min(max(1, round((1.0 - positive) * count)), most)
+    low = min(max(1, round(negative * count)), count - high)
+    step = -(-low // most)
+    return order[count - high :], order[:low:step]
+
+
+def expand(
+    q: Tensor,
+    k: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    chunk: int = 1024,
+    sampled: int | None = None,
+) -> Tensor:
+    """S_i: mean over heads of max over I+ of A_self[i, u] minus max over I- of A_self[i, u]; [N] float32.
+
+    q, k: [heads, N, d]. The row sums of the softmax run over all N keys, or, with `sampled`, over that many evenly
+    spaced ones (scaled up to N), which costs N x sampled instead of N x N and ranks tokens nearly the same. A set
+    without tokens contributes zero.
+    """
+    heads, count, width = q.shape
+    columns = torch.cat((positive, negative)).to(q.device)
+    total = torch.zeros(count, dtype=torch.float32, device=q.device)
+    if len(columns) == 0:
+        return total
+    step = 1 if sampled is None else max(1, count // max(1, sampled))
+    for head in range(heads):
+        keys = k[head].float().T * width**-0.5
+        all_keys, seed_keys = keys[:, ::step], keys[:, columns]
+        for start in range(0, count, chunk):
+            rows = q[head, start : start + chunk].float()
+            log_sum = torch.logsumexp(rows @ all_keys, dim=-1, keepdim=True)
+            log_sum += torch.log(torch.tensor(count / all_keys.shape[1]))
+            weights = torch.exp(rows @ seed_keys - log_sum)
+            total[start : start + chunk] += _row_max(weights[:, : len(positive)])
+            total[start : start + chunk] -= _row_max(weights[:, len(positive) :])
+    return total / heads
+
+
+def support(cross: Tensor, self_: Tensor, gamma: float = 1.0, epsilon: float = 0.1) -> Tensor:
+    """F = Norm[S (epsilon + (1 - epsilon) C^gamma)], with C and S brought to 0..1 first (C.1); [N] float32 in 0..1."""
+    return _norm(_norm(self_) * (epsilon + (1.0 - epsilon) * _norm(cross) ** gamma))
+
+
+def otsu(values: Tensor, bins: int = 64) -> float:
+    """The level that splits values in 0..1 into two classes with the largest variance between them (Otsu 1979)."""
+    counts = torch.histc(values.float().cpu(), bins=bins, min=0.0, max=1.0).double()
+    centres = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
+    below, mass = counts.cumsum(0), (counts * centres).cumsum(0)
+    above = below[-1] - below
+    between = below * above * (mass / below.clamp_min(1.0) - (mass[-1] - mass) / above.clamp_min(1.0)) ** 2
+    best = torch.nonzero(between == between.max()).flatten()
+    return float(best.double().mean() + 1.0) / bins  # an empty gap between the classes is split in its middle
+
+
+def evidence_region(support: Tensor, grid: Grid, threshold: float | None = None) -> Tensor:
+    """R_evidence: the tokens whose support exceeds the threshold (Otsu's level when None); [T, H, W] bool.
+
+    support: [N] in 0..1 with N = T x H x W. A flat support is no evidence: the region is empty.
+    Raises ValueError when N does not fit the grid.
+    """
+    soft = soft_support(support, grid)
+    if float(soft.max()) <= 0.0:
+        return torch.zeros_like(soft, dtype=torch.bool)
+    return soft > (otsu(soft) if threshold is None else threshold)
+
+
+def soft_support(support: Tensor, grid: Grid) -> Tensor:
+    """The support on its token grid, [T, H, W] float32 in 0..1; raises ValueError when it does not fit."""
+    if support.numel() != grid[0] * grid[1] * grid[2]:
+        raise ValueError(f"{support.numel()} tokens do not fill a grid of {grid}")
+    return support.float().reshape(grid)
+
+
+def locate(cross: Tensor, q: Tensor, k: Tensor, grid: Grid, sampled: int | None = None) -> Evidence:
+    """Seeds, expansion, fusion and threshold in one: an entity's Evidence from C [N] and a layer's self-attention.
+
+    q, k: [heads, N, d]. An entity without response gives an empty region and zero support.
+    """
+    positive, negative = seeds(cross)
+    fused = support(cross, expand(q, k, positive, negative, sampled=sampled))
+    return Evidence(evidence_region(fused, grid), soft_support(fused, grid))
+
+
+def _norm(values: Tensor) -> Tensor:
+    """Min-max to 0..1 in float32; zeros when flat or not finite."""
+    value = values.float()
+    low, high = value.min(), value.max()
+    if not bool(torch.isfinite(high - low)) or bool(high <= low):
+        return torch.zeros_like(value)
+    return (value - low) / (high - low)
+
+
+def _row_max(weights: Tensor) -> Tensor:
+    return weights.amax(dim=-1) if weights.shape[1] else weights.new_zeros(weights.shape[0])
