@@ -1,0 +1,26 @@
+"""What the bank raises; nothing else leaves it for a reason of its own."""
+
+from __future__ import annotations
+
+
+class BankError(Exception):
+    """Base of all. The message is a short sentence a creator understands."""
+
+    @property
+    def reason(self) -> str:
+        """The sentence."""
+        return str(self)
+
+
+class BankRefusal(BankError):
+    """A render that is not stored: broken values, no room, or a folder that cannot be written."""
+
+
+class BankDamaged(BankError):
+    """An entry that fails a check. It has been put aside; callers treat it as a miss. entry_id says which, once known."""
+
+    entry_id: str | None = None
+
+
+class BankMissing(BankDamaged):
+    """An entry that is not there (any more), or cannot be read now. Nothing was put aside."""

@@ -1,0 +1,221 @@
+"""The index: one SQLite file beside the entries that can be thrown away and rebuilt from them at any time.
+
+It also is the lock between processes: whatever moves a folder does so inside a transaction of this file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .worth import Life
+
+LOG = logging.getLogger("carnator")
+VERSION = 1
+FILE = "index.sqlite"
+BUSY_S = 30.0
+# Result codes that speak of the folder or its locks and not of the file's contents.
+_NO_PLACE = {
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOLFS, sqlite3.SQLITE_AUTH,
+}  # fmt: skip
+_TABLES = """
+CREATE TABLE entries(
+  id TEXT PRIMARY KEY, identity TEXT NOT NULL, bytes INTEGER NOT NULL, dense_seconds REAL NOT NULL, hits INTEGER NOT NULL,
+  heat REAL NOT NULL, heat_at REAL NOT NULL, seconds_saved REAL NOT NULL, pinned INTEGER NOT NULL,
+  created REAL NOT NULL, check_sum INTEGER NOT NULL, card BLOB NOT NULL, vector BLOB NOT NULL);
+CREATE INDEX by_identity ON entries(identity);
+CREATE TABLE writes(token TEXT PRIMARY KEY, bytes INTEGER NOT NULL, expires REAL NOT NULL);
+CREATE TABLE readers(token TEXT PRIMARY KEY, entry TEXT NOT NULL, expires REAL NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the index keeps of an entry. card is canonical JSON, vector float32 bytes."""
+
+    id: str
+    identity: str
+    size: int
+    dense_seconds: float
+    life: Life
+    created: float
+    card: bytes
+    vector: bytes
+
+
+class Index:
+    """One connection. Not for two threads at once: the bank holds a lock around it."""
+
+    def __init__(self, connection: sqlite3.Connection, stamp: tuple[int, int] | None) -> None:
+        self._db = connection
+        self.stamp = stamp
+
+    @staticmethod
+    def open(folder: Path) -> Index:
+        """Open or create the index of a bank; one from another version or a broken one is replaced by an empty one.
+
+        Where the folder cannot hold one (read-only, or a network folder without locks) it lives in memory, with a
+        warning: the bank works, but processes do not see each other's writes until they reopen it.
+        """
+        path = folder / FILE
+        for _ in range(3):
+            try:
+                return Index(_connect(path), stamp(path))
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _NO_PLACE:
+                    break
+                LOG.warning("bank: the index is unreadable (%s) and is rebuilt", error)
+                try:
+                    delete(path)
+                except OSError:
+                    break
+        LOG.warning("bank: the folder cannot hold an index; it is kept in memory, apart from other processes")
+        db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        db.executescript(_TABLES)
+        return Index(db, None)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, and one process at a time."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def changes(self) -> tuple[int, int]:
+        """A value that differs whenever anybody has changed the index since."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
+
+    def put(self, row: Row) -> None:
+        """Add or replace an entry."""
+        life = row.life
+        self._db.execute(
+            "INSERT OR REPLACE INTO entries VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            (row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at, life.seconds_saved, life.pinned,
+             row.created, _check(row.card, row.vector), row.card, row.vector),
+        )  # fmt: skip
+
+    def drop(self, entry_id: str) -> None:
+        """Remove an entry's row, if there is one."""
+        self._db.execute("DELETE FROM entries WHERE id=?", (entry_id,))
+
+    def ids(self) -> set[str]:
+        """All ids."""
+        return {row[0] for row in self._db.execute("SELECT id FROM entries")}
+
+    def lives(self, identity: str | None = None) -> list[tuple[str, int, float, Life]]:
+        """(id, bytes, dense seconds, life) of all entries, or of those of one identity, oldest first."""
+        query = "SELECT id, bytes, dense_seconds, heat_at, heat, hits, seconds_saved, pinned FROM entries"
+        where, values = (" WHERE identity=?", (identity,)) if identity is not None else ("", ())
+        rows = self._db.execute(f"{query}{where} ORDER BY created, id", values)
+        return [(r[0], r[1], r[2], Life(r[3], r[4], r[5], r[6], bool(r[7]))) for r in rows]
+
+    def life(self, entry_id: str) -> Life | None:
+        """One entry's life, or None when it is not there."""
+        columns = "heat_at, heat, hits, seconds_saved, pinned"
+        row = self._db.execute(f"SELECT {columns} FROM entries WHERE id=?", (entry_id,)).fetchone()
+        return None if row is None else Life(row[0], row[1], row[2], row[3], bool(row[4]))
+
+    def set_life(self, entry_id: str, life: Life) -> None:
+        """Write down an entry's life."""
+        self._db.execute(
+            "UPDATE entries SET hits=?, heat=?, heat_at=?, seconds_saved=?, pinned=? WHERE id=?",
+            (life.hits, life.heat, life.heat_at, life.seconds_saved, life.pinned, entry_id),
+        )
+
+    def cards(self, ids: Sequence[str]) -> Iterator[tuple[str, float, bytes | None, bytes]]:
+        """(id, created, card, vector) of entries; card is None where the row was altered behind our back."""
+        for start in range(0, len(ids), 500):
+            part = ids[start : start + 500]
+            marks = ",".join("?" * len(part))
+            for r in self._db.execute(
+                f"SELECT id, created, check_sum, card, vector FROM entries WHERE id IN ({marks})", part
+            ):
+                yield r[0], r[1], r[3] if _check(r[3], r[4]) == r[2] else None, r[4]
+
+    def total_bytes(self) -> int:
+        """Bytes of all entries."""
+        return int(self._db.execute("SELECT coalesce(sum(bytes), 0) FROM entries").fetchone()[0])
+
+    def begin_write(self, token: str, size: int, expires: float) -> None:
+        """Set bytes aside for a write in flight, or keep it alive."""
+        self._db.execute("INSERT OR REPLACE INTO writes VALUES (?,?,?)", (token, size, expires))
+
+    def end_write(self, token: str) -> bool:
+        """A write is over; False when it had already been given up on."""
+        return self._db.execute("DELETE FROM writes WHERE token=?", (token,)).rowcount == 1
+
+    def writes(self, now: float) -> dict[str, int]:
+        """Writes in flight and their bytes; those that are overdue are forgotten."""
+        self._db.execute("DELETE FROM writes WHERE expires < ?", (now,))
+        return dict(self._db.execute("SELECT token, bytes FROM writes"))
+
+    def begin_read(self, token: str, entry_id: str, expires: float) -> None:
+        """Keep an entry from being evicted while it is read."""
+        self._db.execute("INSERT OR REPLACE INTO readers VALUES (?,?,?)", (token, entry_id, expires))
+
+    def end_read(self, token: str) -> None:
+        """A reader is done."""
+        self._db.execute("DELETE FROM readers WHERE token=?", (token,))
+
+    def being_read(self, now: float) -> set[str]:
+        """Ids of the entries that somebody reads; overdue readers are forgotten."""
+        self._db.execute("DELETE FROM readers WHERE expires < ?", (now,))
+        return {row[0] for row in self._db.execute("SELECT entry FROM readers")}
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What tells one index file from another that took its place; None when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def delete(path: Path) -> None:
+    """Remove an index with its companions. Raises OSError where another process holds it (Windows)."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def _check(card: bytes, vector: bytes) -> int:
+    return zlib.crc32(vector, zlib.crc32(card))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open, create the tables where there are none, and make sure that they are ours."""
+    if not path.exists():
+        delete(path)  # companions of a deleted index would be taken for this one's
+    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        db.execute("BEGIN IMMEDIATE")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version={VERSION}")
+        elif version != VERSION:
+            raise sqlite3.DatabaseError(f"version {version}")
+        db.execute("COMMIT")
+        db.execute("SELECT count(*) FROM entries").fetchone()
+    except BaseException:
+        db.close()
+        raise
+    return db

@@ -1,0 +1,48 @@
+"""Histories for the bank's tests: small, smooth in sigma as real ones are, and made from a seed."""
+
+from __future__ import annotations
+
+import torch
+from carnator.carnator_core.history import History, Identity
+from carnator.carnator_core.signature import signature
+from torch import Tensor
+
+
+def history(
+    seed: int = 0, shape: tuple[int, int, int, int] = (4, 2, 6, 5), calls: int = 6, **changes: object
+) -> History:
+    """A render of random values that converges: D(sigma) = sharp * (1 - sigma) + blurred * sigma."""
+    made = torch.Generator().manual_seed(seed)
+    sharp, noise = (torch.randn(shape, generator=made) for _ in range(2))
+    sigmas = torch.linspace(1, 0, calls + 1)
+    blurred = sharp.mean((2, 3), keepdim=True)
+    denoised = torch.stack([sharp * (1 - s) + blurred * s for s in sigmas[:-1]])
+    region = torch.zeros(2, 3, 3, dtype=torch.bool)
+    region[:, 1:, :2] = True
+    vector = torch.randn(16, generator=made)
+    values: dict[str, object] = {
+        "identity": Identity({"model": "tiny", "latent_shape": str(shape)}),
+        "prompt": f"a red fox, number {seed}",
+        "text_vector": vector / vector.norm(),
+        "noise": noise,
+        "sigmas": sigmas,
+        "call_sigmas": sigmas[:-1],
+        "denoised": denoised,
+        "uncond": None,
+        "signature": signature({"fox": region}, torch.rand(12, 12, 3, generator=made)),
+        "connectivity": {"3/0/cond": torch.randint(0, 255, (7, 3), dtype=torch.uint8, generator=made)},
+        "facts": {"seed": seed, "seconds": 10.0, "grid": [2, 3, 3]},
+        "thumbnail": torch.randint(0, 255, (8, 6, 3), dtype=torch.uint8, generator=made),
+    }
+    return History(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Bit-identical, dtype included; None equals None."""
+    if a is None or b is None:
+        return a is b
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and bool((a.contiguous().view(torch.uint8) == b.contiguous().view(torch.uint8)).all())
+    )
