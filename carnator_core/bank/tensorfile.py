@@ -179,10 +179,9 @@ def _slot(item: Any, base: int, digest_: str) -> Slot:
 
 
 def _triple(item: Any) -> tuple[list[int], str, list[int]]:
-    shape, dtype, offsets = (
-        (item.get(k) for k in ("shape", "dtype", "data_offsets")) if isinstance(item, dict) else (0, 0, 0)
-    )
-    lists = isinstance(shape, list) and isinstance(offsets, list) and isinstance(dtype, str)
-    if not lists or not all(type(n) is int and n >= 0 for n in shape + offsets):
+    found: Any = [item.get(k) for k in ("shape", "dtype", "data_offsets")] if isinstance(item, dict) else None
+    if not found or not isinstance(found[0], list) or not isinstance(found[1], str) or not isinstance(found[2], list):
         raise BankDamaged("a tensor file's header is malformed")
-    return shape, dtype, offsets
+    if not all(type(n) is int and n >= 0 for n in found[0] + found[2]):
+        raise BankDamaged("a tensor file's header is malformed")
+    return found[0], found[1], found[2]
