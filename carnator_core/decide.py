@@ -1,0 +1,154 @@
+"""From the bank to a verdict: text-level recall, then the gate over each candidate in recall order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from . import change, gate, recall
+from .change import ChangeScale
+from .gate import Thresholds
+from .history import History, Identity
+from .prompt import parse
+from .record import Trajectory
+from .regions import Regions, evidence_union, latent_weights, regions, token_weights
+from .request import Request, Settings
+from .reuse import Probe, Verdict
+from .signature import Signature
+
+log = logging.getLogger("carnator")
+NOTHING_NAMED = recall.Correspondence((), None, ())  # no text to compare: the change map alone decides
+ALIKE = 0.5  # cosine similarity of pooled conditionings below which nothing is worth a look
+
+
+class Card(Protocol):
+    """What recall sees of a history without loading it (the bank's EntryCard)."""
+
+    id: str
+    prompt: str
+    identity: Identity
+    text_vector: Tensor
+    noise_digest: str
+    facts: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recalled history: its card, text similarity, and how its entities correspond."""
+
+    card: Card
+    similarity: float
+    correspondence: recall.Correspondence
+    shares_noise: bool
+
+
+def candidates(request: Request, cards: Sequence[Card], noise_digest: str, settings: Settings,
+               k: int = 10) -> tuple[list[Candidate], str]:
+    """Top-K of `cards` in recall order (those that share the noise first), or none and the reason in words."""
+    if not cards:
+        return [], "the bank is empty: this render will be its first history"
+    usable = [c for c in cards if c.identity.digest() == request.identity.digest()]
+    if not usable:
+        names = sorted({", ".join(c.identity.differs(request.identity)) for c in cards}, key=len)
+        return [], f"no history was made with these settings; the closest differs in: {names[0]}"
+    vectors = torch.stack([c.text_vector for c in usable])
+    ranked = recall.top_k(request.text_vector, vectors, k=min(k, len(usable)))
+    found: list[Candidate] = []
+    reasons: list[str] = []
+    for index, similarity in ranked:
+        card = usable[index]
+        same = card.noise_digest == noise_digest
+        if settings.noise == "mine" and not same:
+            reasons.append(f'"{short(card.prompt)}" was rendered from another seed')
+            continue
+        if similarity < ALIKE:
+            reasons.append(f'"{short(card.prompt)}" has little in common with this prompt ({similarity:.2f})')
+            continue
+        correspondence = NOTHING_NAMED
+        if request.prompt.text and card.prompt:
+            outcome = recall.correspond(request.prompt, parse(card.prompt))
+            if isinstance(outcome, recall.Refusal):
+                reasons.append(f'"{short(card.prompt)}": {outcome.reason}')
+                continue
+            correspondence = outcome
+        elif not same and settings.noise == "mine":
+            reasons.append("without the prompt's text only renders from the same seed can be compared")
+            continue
+        found.append(Candidate(card, similarity, correspondence, same))
+    found.sort(key=lambda c: not c.shares_noise)
+    if not found:
+        return [], reasons[0]
+    return found, ""
+
+
+def short(text: str) -> str:
+    """A prompt as it fits into a sentence."""
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def is_repeat(request: Request, card: Card, noise_digest: str) -> bool:
+    """Whether a history is this very render: same noise, conditioning, sampler and schedule."""
+    facts = card.facts
+    return (card.noise_digest == noise_digest and card.identity.digest() == request.identity.digest()
+            and all(facts.get(n) == request.facts.get(n) for n in ("conditioning", "sampler", "schedule")))
+
+
+def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Callable[[str], History | None],
+          signature: Signature, thresholds: Thresholds, scale: ChangeScale, settings: Settings) -> Verdict:
+    """The first compatible candidate in recall order, with its regions; or a refusal that says why the first failed.
+
+    probe's predictions belong to the noise of the first candidate (or the request's own): only candidates that share
+    it have a change map.
+    """
+    refusals: list[str] = []
+    report: list[str] = []
+    for candidate in found:
+        history = load(candidate.card.id)
+        if history is None:
+            continue
+        share, changed = None, None
+        if torch.equal(history.noise, probe.noise):
+            share, changed = predicted_change(probe, history, scale)
+        decision = gate.judge(signature, history.signature or {}, candidate.correspondence, thresholds, share, candidate.card.id)
+        report += [f'"{short(candidate.card.prompt)}", text similarity {candidate.similarity:.2f}', gate.report(decision)]
+        if not decision.accepted:
+            refusals.append(f'"{short(candidate.card.prompt)}" does not fit: {decision.reason}')
+            continue
+        scope = reuse_scope(decision.recompute, signature, history, changed, probe, settings)
+        weights = None
+        if scope is not None:
+            frames, height, width = history.noise.shape[1:]
+            weights = latent_weights(token_weights(scope), (frames, height, width), probe.patch)
+        return Verdict(True, f'reusing "{short(candidate.card.prompt)}"; {decision.reason}', history, candidate.card.id, scope,
+                       weights, similarity=candidate.similarity, report=report)
+    return Verdict(False, refusals[0] if refusals else "no remembered render could be read", report=report)
+
+
+def predicted_change(probe: Probe, history: History, scale: ChangeScale) -> tuple[float, Tensor]:
+    """Predicted share of change and the change region [T, H, W], from the probe's last step; the noise is shared."""
+    sigma, own = probe.trajectory.sigmas[-1], probe.trajectory.predictions[-1][0]
+    past = Trajectory(history.call_sigmas.tolist(), list(history.denoised)).at(sigma).to(own)
+    energy = change.change_map(own, past, probe.patch).cpu()
+    factor = scale.at(sigma)
+    return change.predicted_share(energy, factor), change.change_region(energy, factor)
+
+
+def reuse_scope(recompute: Sequence[tuple[str, str]], signature: Signature, history: History, changed: Tensor | None,
+                probe: Probe, settings: Settings) -> Regions | None:
+    """Where the target has to be computed: Evidence Regions of what differs, in the history and in the target, united
+    with the change region. None: everywhere, and the history only forecasts."""
+    if settings.mode not in ("ours", "joint", "latent"):
+        return None
+    union = evidence_union(signature, history.signature, recompute, changed if settings.mode == "ours" else None)
+    if union is None and changed is not None:
+        union = changed
+    if union is None or not bool(union.any()):
+        return None
+    scope = regions(union, active_radius=settings.active, context_radius=settings.context)
+    return None if bool(scope.active.all()) else scope

@@ -1,0 +1,319 @@
+"""The door to ComfyUI: attaches Carnator to a model patcher's clone, by keyed wrappers and nothing else.
+
+OUTER_SAMPLE opens a `Run` and closes it; PREDICT_NOISE hands each model call to it. Whatever a call needs beyond that
+(attention reading, restricted layers, sparse attention) goes into that call's own copy of `transformer_options`.
+When a call cannot be served, the wrappers pass everything through, and the output is bit-identical to a stock run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..backbones.base import Backbone, Tokens, token_grid
+from ..bank import Bank, BankError, noise_digest
+from ..change import ChangeScale
+from ..decide import Candidate, candidates, is_repeat, judge
+from ..gate import Thresholds
+from ..history import History
+from ..observe import AttentionReader, Window
+from ..prompt import parse, token_slots
+from ..recall import text_vector
+from ..record import Trajectory
+from ..regions import Regions, latent_weights, regions, token_weights
+from ..request import Request, Settings
+from ..reuse import Phase, Probe, ProbeDone, Restart, Run, Verdict
+from ..signature import Signature, signature
+from . import storing
+from .eligible import backbone_of, why_not
+from .identity import conditioning_digest, identity, tensor_digest
+from .patching import Patched, cfg_pp_functions
+from .pictures import tail_frame
+
+log = logging.getLogger("carnator")
+KEY = "carnator"
+
+
+@dataclass
+class Attachment:
+    """What a node gives Carnator to work with. One per patched clone; the runs in it live for one sampling call each.
+
+    bank: None remembers nothing. text: prompt text when the conditioning does not carry it. vae: decodes the probe's
+    last frame for colours (None: the latent format's RGB factors). say(text): the node's status line.
+    preset: goes on from a probe (granular nodes) instead of deciding anew.
+    """
+
+    settings: Settings
+    bank: Bank | None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    scale: ChangeScale = field(default_factory=ChangeScale)
+    text: str = ""
+    vae: Any = None
+    say: Callable[[str], None] = lambda text: None
+    done: Callable[[dict[str, Any]], None] = lambda summary: None
+    stop_after_probe: bool = False
+    preset: tuple[Probe, Verdict] | None = None
+    runs: dict[int, Run] = field(default_factory=dict)
+    last: Run | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    recall_reason: str = ""
+
+
+def attach(model: Any, attachment: Attachment) -> Any:
+    """A clone of the patcher with Carnator on it; the given patcher is not changed. A second one replaces the first."""
+    from comfy.patcher_extension import WrappersMP
+
+    clone = model.clone()
+    for kind, wrapper in ((WrappersMP.OUTER_SAMPLE, _outer_sample), (WrappersMP.PREDICT_NOISE, _predict_noise)):
+        clone.remove_wrappers_with_key(kind, KEY)
+        clone.add_wrapper_with_key(kind, KEY, _bound(wrapper, attachment))
+    return clone
+
+
+def _bound(wrapper: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+    def bound(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(attachment, executor, *args, **kwargs)
+    return bound
+
+
+def _outer_sample(attachment: Attachment, executor: Any, noise: Tensor, latent_image: Tensor, sampler: Any, sigmas: Tensor,
+                  denoise_mask: Any = None, callback: Any = None, disable_pbar: bool = False, seed: Any = None,
+                  **kwargs: Any) -> Any:
+    guider = executor.class_obj
+
+    def sample(start: Tensor) -> Any:
+        return executor(start, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed, **kwargs)
+
+    reason = why_not(guider, noise, latent_image, sampler, sigmas, denoise_mask, kwargs.get("latent_shapes"),
+                     attachment.settings.probe)
+    if reason:
+        attachment.say("dense: " + reason)
+        log.info("Carnator steps aside: %s.", reason)
+        attachment.last = None
+        return sample(noise)
+    began = time.perf_counter()
+    run = _open(attachment, guider, noise, sampler, sigmas)
+    run.counts.overhead = time.perf_counter() - began
+    attachment.runs[id(guider)] = attachment.last = run
+    conds = {name: [c.copy() for c in branch] for name, branch in guider.conds.items()}
+    generators = _generator_states()
+    start = noise if run.noise is None else run.noise.unsqueeze(0).to(noise)
+    try:
+        while True:
+            run.begin()
+            try:
+                output = sample(start)
+                break
+            except Restart as again:
+                start = again.noise.unsqueeze(0).to(noise)
+                guider.conds = {name: [c.copy() for c in branch] for name, branch in conds.items()}
+                _restore_generators(generators)
+    except ProbeDone:
+        return noise
+    finally:
+        attachment.runs.pop(id(guider), None)
+    _close(attachment, run, guider, sampler, seed, time.perf_counter() - began)
+    return output
+
+
+def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: Tensor, model_options: dict[str, Any],
+                   seed: Any = None) -> Tensor:
+    import comfy.model_management
+
+    guider = executor.class_obj
+    run = attachment.runs.get(id(guider))
+    if run is None:
+        return executor(x, timestep, model_options, seed)
+    comfy.model_management.throw_exception_if_processing_interrupted()
+    pp = cfg_pp_functions(model_options)
+
+    def compute(*, reader: AttentionReader | None = None, window: Window | None = None, restrict: bool = False,
+                sparse: float | None = None) -> Tensor:
+        call = Patched(model_options, run, reader, window, restrict, sparse, capture=bool(pp))
+        out = executor(x, timestep, call.options, seed)
+        if x.device.type == "cuda":
+            torch.cuda.synchronize(x.device)
+        return torch.stack([out[0], call.uncond]) if call.uncond is not None else out[:1]
+
+    before = run.counts.computed
+    prediction = run.predict(float(timestep.flatten()[0]), compute).to(device=x.device, dtype=x.dtype)
+    denoised = prediction[:1].clone()
+    if pp and run.counts.computed == before and prediction.shape[0] > 1:
+        args = {"denoised": denoised, "uncond_denoised": prediction[1:2], "cond_denoised": denoised, "sigma": timestep,
+                "input": x, "model": guider.inner_model, "cond_scale": guider.cfg, "model_options": model_options,
+                "cond": guider.conds.get("positive"), "uncond": guider.conds.get("negative")}
+        for function in pp:
+            denoised = function(args)
+    return denoised
+
+
+def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor) -> Run:
+    """The run of one sampling call: request, recall, and what it starts from."""
+    settings = attachment.settings
+    patcher = guider.model_patcher
+    backbone = backbone_of(patcher.model)
+    assert backbone is not None
+    guided = "negative" in guider.conds and abs(float(guider.cfg) - 1.0) > 1e-6
+    request = _request(attachment, guider, noise, sampler, sigmas, guided)
+    latent = noise.shape[2:]
+    grid = token_grid(latent, backbone.patch)
+    found: list[Candidate] = []
+    reason = "no bank is connected"
+    repeat: str = ""
+    digest = noise_digest(request.noise)
+    if attachment.preset is None and attachment.bank is not None:
+        storing.settle()
+        try:
+            cards = attachment.bank.entries()
+            found, reason = candidates(request, cards, digest, settings)
+            repeat = next((c.id for c in cards if is_repeat(request, c, digest)), "")
+        except (OSError, BankError) as error:
+            reason = f"the bank cannot be read ({error})"
+            log.warning("Carnator: %s; rendering densely.", reason)
+    attachment.candidates, attachment.recall_reason = found, reason
+
+    def decide(probe: Probe) -> Verdict:
+        if not found:
+            return Verdict(False, reason)
+        verdict = judge(request, probe, found, lambda i: _load(attachment.bank, i),
+                        _signature(attachment, patcher, probe), attachment.thresholds.scaled(settings.strictness),
+                        attachment.scale, settings)
+        log.info("Carnator gate:\n%s", storing.ascii_only("\n".join(verdict.report)))
+        return verdict
+
+    layers = len(backbone.blocks(patcher.model.diffusion_model))
+    run = Run(request, settings, grid, backbone.patch, decide,
+              make_reader=lambda: AttentionReader(request.columns, _middle(layers)) if request.columns else None,
+              make_window=lambda scope: _window(backbone, patcher.model.diffusion_model, settings, scope, layers),
+              say=attachment.say, stop_after_probe=attachment.stop_after_probe)
+    if attachment.preset is not None:
+        probe, verdict = attachment.preset
+        run.probe, run.own = probe, Trajectory(probe.trajectory.sigmas, probe.trajectory.predictions)
+        try:
+            run.adopt(verdict)
+        except Restart as again:
+            run.noise = again.noise
+    elif repeat and settings.mode != "attention":
+        history = _load(attachment.bank, repeat)
+        if history is not None:
+            run.adopt(Verdict(True, "the very same render: replayed from the bank", history, repeat, exact=True))
+    elif found and not found[0].shares_noise and settings.noise == "any" and not attachment.stop_after_probe:
+        history = _load(attachment.bank, found[0].card.id)
+        if history is not None:
+            run.noise = history.noise
+    return run
+
+
+def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor, guided: bool) -> Request:
+    positive = guider.conds["positive"][0]
+    carried = positive.get("carnator") or {}
+    text = attachment.settings.subject or carried.get("text") or attachment.text
+    prompt = parse(text)
+    columns = token_slots(prompt.text, carried["pieces"], prompt.entities) if carried.get("pieces") else {}
+    return Request(
+        identity=identity(guider, noise.shape[1:], guided), prompt=prompt,
+        text_vector=text_vector(positive["cross_attn"].float().cpu()),
+        noise=noise[0].to("cpu", torch.float32, copy=True), sigmas=sigmas.detach().float().cpu(),
+        columns={k: v for k, v in columns.items() if v},
+        facts={"conditioning": conditioning_digest(guider.conds["positive"]), "sampler": sampler_name(sampler),
+               "schedule": tensor_digest(sigmas.detach().float().cpu()), "text": carried.get("text") or attachment.text})
+
+
+def sampler_name(sampler: Any) -> str:
+    """A sampler's name with its options: part of what makes a render repeat exactly."""
+    function = getattr(sampler, "sampler_function", sampler)
+    options = getattr(sampler, "extra_options", {})
+    name = getattr(function, "__name__", type(sampler).__name__)
+    return name + (f" {sorted(options.items())}" if options else "")
+
+
+def _middle(layers: int) -> range:
+    """The middle half of the layers, at most 8 of them: where attention localises best."""
+    first, last = layers // 4, max(layers // 4 + 1, -(-3 * layers // 4))
+    return range(first, last, max(1, (last - first) // 8))
+
+
+def _window(backbone: Backbone, diffusion: Any, settings: Settings, scope: Regions, layers: int) -> Window | None:
+    from comfy.ldm.modules.attention import optimized_attention
+
+    first, last = round(settings.window[0] * layers), round(settings.window[1] * layers)
+    if last - first < 1:
+        return None
+    return Window(backbone, backbone.blocks(diffusion), first, last, Tokens.of(scope.active, scope.context), optimized_attention)
+
+
+def _signature(attachment: Attachment, patcher: Any, probe: Probe) -> Signature:
+    return signature(probe.regions, tail_frame(patcher.model, probe.trajectory.predictions[-1][0], attachment.vae))
+
+
+def judge_probe(run: Run, found: list[Candidate], bank: Bank | None, patcher: Any, vae: Any, thresholds: Thresholds,
+                settings: Settings) -> Verdict:
+    """The gate for a probe that stopped (granular nodes)."""
+    attachment = Attachment(settings, bank, vae=vae)
+    probe = run.finish_probe()
+    return judge(run.request, probe, found, lambda i: _load(bank, i), _signature(attachment, patcher, probe),
+                 thresholds.scaled(settings.strictness), attachment.scale, settings)
+
+
+def rescoped(run: Run, verdict: Verdict, settings: Settings) -> Verdict:
+    """An accepted verdict with other scope settings (dilations)."""
+    if verdict.regions is None or verdict.history is None:
+        return verdict
+    scope = regions(verdict.regions.evidence, settings.active, settings.context)
+    frames, height, width = verdict.history.noise.shape[1:]
+    return replace(verdict, regions=scope, weights=latent_weights(token_weights(scope), (frames, height, width), run.patch))
+
+
+def _load(bank: Bank | None, entry: str) -> History | None:
+    """A history, or None (and a warning) when it cannot be read: a miss."""
+    try:
+        return bank.load(entry) if bank is not None else None
+    except (OSError, ValueError, BankError) as error:
+        log.warning("Carnator: the remembered render %s cannot be read (%s); it counts as a miss.", entry, error)
+        return None
+
+
+def _close(attachment: Attachment, run: Run, guider: Any, sampler: Any, seed: Any, seconds: float) -> None:
+    """After a finished render: the closing line, and the new history."""
+    counts, steps = run.counts, len(run.request.sigmas) - 1
+    verdict = run.verdict
+    hit = verdict is not None and verdict.accepted
+    summary: dict[str, Any] = {
+        "decision": "hit" if hit else "miss", "reason": verdict.reason if verdict else "", "steps": steps,
+        "history": verdict.history_id if hit and verdict else "", "computed": counts.computed, "restricted": counts.restricted,
+        "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
+        "report": verdict.report if verdict else [],
+    }
+    if hit and verdict is not None and verdict.history is not None:
+        dense = float(verdict.history.facts.get("seconds", 0.0))
+        summary["saved"] = dense - seconds
+        line = (f"Carnator hit: {verdict.reason}; {counts.computed} of {steps} steps computed ({counts.restricted} in the region), "
+                f"{counts.forecast} forecast, {counts.replayed} replayed; {seconds:.1f} s, {max(0.0, dense - seconds):.1f} s saved.")
+        if attachment.bank is not None:
+            storing.touch(attachment.bank, verdict.history_id, max(0.0, dense - seconds))
+    else:
+        line = f"Carnator miss: {verdict.reason if verdict else 'no decision'}; {counts.computed} of {steps} steps computed, {seconds:.1f} s."
+    log.info("%s", storing.ascii_only(line))
+    attachment.say(line.removeprefix("Carnator "))
+    attachment.done(summary)
+    if attachment.bank is not None and attachment.settings.record and run.stored_whole and run.phase is Phase.DENSE:
+        storing.store(attachment.bank, storing.history_of(run, guider.model_patcher, attachment.vae, seed, seconds))
+
+
+def _generator_states() -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_available():
+        states += torch.cuda.get_rng_state_all()
+    return states
+
+
+def _restore_generators(states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])

@@ -1,0 +1,84 @@
+"""Whether a sampling call is one that reuse can serve; if not, why, in words for the creator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..backbones.base import Backbone
+from ..backbones.ltx import Ltx
+from ..backbones.wan import Wan
+
+PLAIN_CONDITIONING = {"cross_attn", "model_conds", "uuid", "pooled_output", "attention_mask", "frame_rate", "carnator",
+                      "prompt_type", "hooks", "strength", "default"}
+GUIDERS = {"CFGGuider": True, "Guider_Basic": True}
+STEP_CACHES = ("easycache", "teacache", "magcache", "lazycache", "wavespeed", "fbcache")
+
+
+def backbone_of(model: Any) -> Backbone | None:
+    """The adapter for a host's diffusion model, or None when there is none."""
+    diffusion = getattr(model, "diffusion_model", None)
+    if type(diffusion).__name__ == "WanModel" and getattr(diffusion, "img_emb", None) is None:
+        return Wan()
+    if type(diffusion).__name__ == "LTXVModel":
+        return Ltx()
+    return None
+
+
+def _branch_problem(name: str, conds: list[dict[str, Any]]) -> str:
+    if len(conds) > 1:
+        return f"the {name} conditioning has {len(conds)} parts; Carnator reuses renders of one prompt at a time"
+    for key, value in (conds[0] if conds else {}).items():
+        if key == "strength" and value == 1.0:
+            continue
+        if value is not None and key not in PLAIN_CONDITIONING or key == "hooks" and value is not None:
+            return f"the {name} conditioning carries {key}; Carnator serves plain text-to-video"
+    return ""
+
+
+def why_not(guider: Any, noise: Tensor, latent: Tensor | None, sampler: Any, sigmas: Tensor, mask: Any,
+            latent_shapes: Any, probe: int) -> str:
+    """One sentence when this call cannot be served, "" when it can. Looks, and changes nothing."""
+    steps = len(sigmas) - 1
+    if steps < 1:
+        return f"the schedule has {max(steps, 0)} steps; there is nothing to render"
+    if steps < probe + 3:
+        return f"the render has {steps} steps and the probe takes {probe}; too few are left to save any"
+    model = guider.model_patcher.model
+    if backbone_of(model) is None:
+        return f"{type(model.diffusion_model).__name__} is not a text-to-video model Carnator knows (Wan, LTX-Video)"
+    if latent_shapes is not None and len(latent_shapes) > 1 or noise.ndim != 5:
+        return f"the latent is {list(noise.shape)}; Carnator serves one video latent [1, channels, frames, height, width]"
+    if noise.shape[0] != 1:
+        return f"the batch holds {noise.shape[0]} videos; Carnator serves one at a time"
+    if mask is not None:
+        return "the latent has a noise mask (image-to-video or inpainting); Carnator serves text-to-video"
+    if latent is not None and torch.count_nonzero(latent) > 0:
+        return "the render starts from an image or another latent; Carnator serves text-to-video from pure noise"
+    if float(sigmas[-1]) > 1e-3 or float(sigmas[0]) < 0.9 * float(model.model_sampling.sigma_max):
+        return (f"the schedule runs from sigma {float(sigmas[0]):.3f} to {float(sigmas[-1]):.3f}: a part of a render "
+                "(two experts, or a second pass); Carnator serves whole ones")
+    if torch.count_nonzero(noise) == 0:
+        return "the noise is switched off; Carnator serves renders from pure noise"
+    if type(guider).__name__ not in GUIDERS:
+        return f"{type(guider).__name__} guides with passes of its own; Carnator knows CFGGuider and BasicGuider"
+    options = guider.model_options
+    for name in ("context_handler", "model_function_wrapper", "sampler_cfg_function", "sampler_pre_cfg_function",
+                 "sampler_post_cfg_function", "sampler_calc_cond_batch_function", "denoise_mask_function"):
+        if options.get(name):
+            return f"another node changes the sampling ({name}); Carnator steps aside"
+    transformer = options.get("transformer_options", {})
+    wrapped = {str(key).lower() for kind in transformer.get("wrappers", {}).values() for key in kind}
+    for cache in STEP_CACHES:
+        if cache in wrapped or cache in {str(k).lower() for k in transformer}:
+            return f"{cache} is on; its skipped steps would be remembered as if computed. Keep one of the two"
+    for name, conds in guider.conds.items():
+        problem = _branch_problem(name, conds)
+        if problem:
+            return problem
+    positive = guider.conds.get("positive") or []
+    if not positive or positive[0].get("cross_attn") is None:
+        return "there is no positive text conditioning"
+    return ""

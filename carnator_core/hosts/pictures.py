@@ -1,0 +1,30 @@
+"""Predictions as pictures: decoded with a VAE, or estimated with the latent format's RGB factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def frames_of(model: Any, denoised: Tensor, vae: Any = None) -> Tensor:
+    """A prediction [C, T, H, W] as one picture for each latent frame, [T, h, w, 3] sRGB 0..1: decoded with a VAE, or
+    estimated with the latent format's RGB factors (grey without either)."""
+    if vae is not None:
+        images = vae.decode(model.process_latent_out(denoised[None].float()))
+        images = images.reshape(-1, *images.shape[-3:]).float().cpu().clamp(0, 1)
+        last = torch.linspace(0, len(images) - 1, denoised.shape[1]).round().long()
+        return images[last]
+    raw = model.process_latent_out(denoised[None].float())[0].cpu()
+    factors = getattr(model.latent_format, "latent_rgb_factors", None)
+    if factors is None:
+        return raw.mean(0).sigmoid().unsqueeze(-1).expand(-1, -1, -1, 3)
+    bias = torch.tensor(getattr(model.latent_format, "latent_rgb_factors_bias", None) or [0.0, 0.0, 0.0])
+    rgb = torch.einsum("cthw,cr->thwr", raw, torch.tensor(factors, dtype=torch.float32)) + bias
+    return (rgb * 0.5 + 0.5).clamp(0, 1)
+
+
+def tail_frame(model: Any, denoised: Tensor, vae: Any = None) -> Tensor:
+    """The last frame of a prediction, [h, w, 3] sRGB 0..1; a VAE decodes two latent frames at most."""
+    return frames_of(model, denoised[:, -2:], vae)[-1]

@@ -1,0 +1,79 @@
+"""Keeping finished renders: off the critical path, on one thread, and never at a render's expense."""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+
+from ..bank import Bank, BankError, BankRefusal
+from ..history import History
+from ..record import storage_dtype
+from ..reuse import Run
+from ..signature import signature
+from .pictures import tail_frame
+
+log = logging.getLogger("carnator")
+_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="carnator-store")
+_pending: set[Future[str]] = set()
+
+
+def ascii_only(text: str) -> str:
+    """Text for the log, which has to be ASCII."""
+    return text.encode("ascii", "replace").decode()
+
+
+def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> History:
+    """The history of a run whose every prediction was computed. Decodes one frame when there is a VAE."""
+    model, own, request = patcher.model, run.own, run.request
+    dtype = storage_dtype(own.predictions[0], len(own))
+    stacked = torch.stack([p.to("cpu", dtype) for p in own.predictions])
+    probe = run.finish_probe()
+    last = own.predictions[-1][0].to(patcher.load_device).float()
+    seen = probe.trajectory.predictions[run.settings.probe - 1][0] if probe.regions else last
+    return History(
+        identity=request.identity, prompt=request.facts["text"] or request.prompt.raw, text_vector=request.text_vector,
+        noise=request.noise, sigmas=request.sigmas, call_sigmas=torch.tensor(own.sigmas), denoised=stacked[:, 0].contiguous(),
+        uncond=stacked[:, 1].contiguous() if stacked.shape[1] > 1 else None,
+        signature=signature(probe.regions, tail_frame(model, seen, vae)) if probe.regions else None,
+        facts={"conditioning": request.facts["conditioning"], "sampler": request.facts["sampler"],
+               "schedule": request.facts["schedule"], "steps": len(request.sigmas) - 1, "seed": int(seed or 0),
+               "seconds": seconds, "transformer_seconds": run.counts.seconds, "created": time.time(),
+               "grid": list(run.grid), "patch": list(run.patch), "probe": run.settings.probe},
+        thumbnail=(tail_frame(model, last[:, :1], vae) * 255).round().to(torch.uint8))
+
+
+def store(bank: Bank, history: History) -> None:
+    """Add a history in the background; what goes wrong is logged in one line and touches nothing else."""
+    future = _thread.submit(bank.add, history)
+    _pending.add(future)
+    future.add_done_callback(_stored)
+
+
+def touch(bank: Bank, entry: str, saved: float) -> None:
+    """Note a hit and the seconds it saved, in the background."""
+    _thread.submit(_touch, bank, entry, saved)
+
+
+def settle(timeout: float = 60.0) -> None:
+    """Wait for stores under way, so that a queued run finds what the one before it left."""
+    wait(list(_pending), timeout)
+
+
+def _touch(bank: Bank, entry: str, saved: float) -> None:
+    try:
+        bank.touch(entry, saved)
+    except (OSError, BankError) as error:
+        log.warning("Carnator: the hit on %s could not be noted (%s).", entry, error)
+
+
+def _stored(future: Future[str]) -> None:
+    _pending.discard(future)
+    error = future.exception()
+    if isinstance(error, BankRefusal):
+        log.info("Carnator did not keep this render: %s", error)
+    elif error is not None:
+        log.warning("Carnator could not keep this render (%s); the render itself is not affected.", error)

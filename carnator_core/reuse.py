@@ -1,0 +1,285 @@
+"""One sampling run: probe, decision, then reuse or the dense render, call by call.
+
+A `Run` sits where the host's sampler asks for `denoised`. It owns everything that belongs to this run, and dies with it.
+It never touches the sampler: it computes, replays, forecasts or fuses predictions, and where the noise has to change
+it raises `Restart`, upon which the host starts the same sampler again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .backbones.base import Grid
+from .forecast import Forecaster, Pace, blend
+from .history import History
+from .observe import AttentionReader, Window
+from .record import Trajectory, same_sigma, storage_dtype
+from .regions import Regions
+from .request import Request, Settings
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    PROBE = "probe"
+    DENSE = "dense"
+    REUSE = "reuse"
+    REPLAY = "replay"
+
+
+class Restart(Exception):
+    """Raised inside the sampler: start it again, from `noise` [C, T, H, W]. Not an error."""
+
+    def __init__(self, noise: Tensor) -> None:
+        super().__init__("Carnator starts this render again from the noise of the history it reuses")
+        self.noise = noise
+
+
+class ProbeDone(Exception):
+    """Raised inside the sampler when a run was asked for its probe alone. Not an error."""
+
+
+@dataclass
+class Probe:
+    """What the first dense steps showed: own predictions, Evidence Regions and their soft support, token grid.
+
+    noise [C, T, H, W]: what these steps started from (the request's own, or an adopted history's).
+    """
+
+    noise: Tensor
+    trajectory: Trajectory
+    regions: dict[str, Tensor]
+    supports: dict[str, Tensor]
+    grid: Grid
+    patch: Grid
+
+
+@dataclass
+class Verdict:
+    """The outcome of recall and gate. `history` and `regions` are set when accepted; `report` is for the creator."""
+
+    accepted: bool
+    reason: str
+    history: History | None = None
+    history_id: str = ""
+    regions: Regions | None = None
+    weights: Tensor | None = None  # [T, H, W] of the latent: W of the fusion; None: everywhere the target's own
+    exact: bool = False
+    similarity: float = 0.0
+    report: list[str] = field(default_factory=list)
+
+
+class Compute(Protocol):
+    """One real model call: returns the prediction [S, C, T, H, W] as a tensor that nobody else holds."""
+
+    def __call__(self, *, reader: AttentionReader | None = None, window: Window | None = None,
+                 restrict: bool = False, sparse: float | None = None) -> Tensor: ...
+
+
+@dataclass
+class Counts:
+    """What a run did: model calls computed (whole or restricted), forecast, replayed; transformer seconds."""
+
+    computed: int = 0
+    restricted: int = 0
+    forecast: int = 0
+    replayed: int = 0
+    seconds: float = 0.0
+    overhead: float = 0.0  # recall and set-up before the first call
+    tokens: float = 0.0  # sum over computed calls of the share of tokens in the restricted layers
+
+
+@dataclass
+class Run:
+    """State and decisions of one sampling run.
+
+    decide(probe) is asked once, after the probe; reader(step) gives the attention reader for the probe's last step;
+    make_window(regions) the region-restricted layers; dense_only says why no reuse can be considered ("" when it can).
+    """
+
+    request: Request
+    settings: Settings
+    grid: Grid
+    patch: Grid
+    decide: Callable[[Probe], Verdict]
+    make_reader: Callable[[], AttentionReader | None]
+    make_window: Callable[[Regions], Window | None]
+    say: Callable[[str], None] = lambda text: None
+    stop_after_probe: bool = False
+    noise: Tensor | None = None  # the noise this pass started from, when it is not the request's own
+    phase: Phase = Phase.PROBE
+    verdict: Verdict | None = None
+    own: Trajectory = field(default_factory=Trajectory)
+    probe: Probe | None = None
+    counts: Counts = field(default_factory=Counts)
+    calls: int = 0
+    stored_whole: bool = True  # every recorded prediction was computed by the model at this run's own state
+    _reader: AttentionReader | None = None
+    _past: Trajectory | None = None
+    _forecaster: Forecaster | None = None
+    _pace: Pace | None = None
+    _window: Window | None = None
+    _weights: Tensor | None = None
+
+    def begin(self) -> None:
+        """A pass of the sampler starts (again)."""
+        self.calls = 0
+
+    def step_of(self, sigma: float) -> int:
+        """Index of the schedule's step that a noise level belongs to."""
+        for i, s in enumerate(self.request.sigmas.tolist()):
+            if s < sigma or same_sigma(s, sigma):
+                return i
+        return len(self.request.sigmas) - 1
+
+    def predict(self, sigma: float, compute: Compute) -> Tensor:
+        """The prediction [S, C, T, H, W] that the sampler gets at this call."""
+        call, step = self.calls, self.step_of(sigma)
+        self.calls += 1
+        if self.phase is Phase.PROBE and step >= self.settings.probe:
+            self._decide()
+        if self.phase is Phase.REPLAY:
+            return self._replay(call, sigma, compute)
+        if self.phase is Phase.REUSE:
+            return self._reuse(call, sigma, step, compute)
+        kept = self.own.call(call, sigma)
+        if kept is not None:
+            self.counts.replayed += 1
+            return kept
+        if self.phase is Phase.DENSE and self._forecaster is not None:
+            return self._step_cache(sigma, step, compute)
+        reader = None
+        if self.phase is Phase.PROBE and step == self.settings.probe - 1 and self._reader is None:
+            reader = self._reader = self.make_reader()
+        if self.phase is Phase.PROBE:
+            self.say(f"probing {step + 1}/{self.settings.probe}")
+        prediction = self._compute(compute, reader=reader)
+        self.own.add(sigma, self._kept(prediction))
+        return prediction
+
+    def _compute(self, compute: Compute, **how: object) -> Tensor:
+        began = time.perf_counter()
+        prediction = compute(**how)  # type: ignore[arg-type]
+        self.counts.seconds += time.perf_counter() - began
+        self.counts.computed += 1
+        return prediction
+
+    def _kept(self, prediction: Tensor) -> Tensor:
+        """A copy for the record: exact during the probe (the fallback replays it), otherwise as storage has it."""
+        dtype = storage_dtype(prediction, len(self.request.sigmas) - 1)
+        if self.phase is Phase.PROBE:
+            return prediction.detach().clone()
+        return prediction.detach().to(device="cpu", dtype=dtype, copy=True)
+
+    def finish_probe(self) -> Probe:
+        """Everything the probe's steps showed (also for a run that stops there)."""
+        if self.probe is None:
+            regions, supports = self._reader.regions(self.grid) if self._reader else ({}, {})
+            self.probe = Probe(self.request.noise if self.noise is None else self.noise, self.own, regions, supports, self.grid, self.patch)
+        return self.probe
+
+    def _decide(self) -> None:
+        probe = self.finish_probe()
+        if self.stop_after_probe:
+            raise ProbeDone
+        self.adopt(self.decide(probe))
+
+    def adopt(self, verdict: Verdict) -> None:
+        """Go on as decided. Raises Restart when the pass so far cannot be continued."""
+        self.verdict = verdict
+        self.say(verdict.reason)
+        if not verdict.accepted:
+            self.phase = Phase.DENSE
+            if self.settings.miss_tolerance > 0:
+                self.stored_whole = False
+                self._forecaster = Forecaster()
+                self._pace = Pace(self.settings.miss_tolerance, self.settings.longest)
+                for s, p in zip(self.own.sigmas, self.own.predictions):
+                    self._pace.computed(self._forecaster.observe(s, p))
+            if self.noise is not None:  # the pass began from a history's noise: the creator gets their own render
+                self.noise, self.own = None, Trajectory()
+                raise Restart(self.request.noise)
+            return
+        assert verdict.history is not None
+        self.phase, self.stored_whole = Phase.REUSE, False
+        history = verdict.history
+        stacked = history.denoised.unsqueeze(1)
+        if history.uncond is not None:
+            stacked = torch.stack([history.denoised, history.uncond], 1)
+        self._past = Trajectory(history.call_sigmas.tolist(), list(stacked))
+        if verdict.exact:
+            self.phase = Phase.REPLAY
+            return
+        forecasting = self.settings.mode in ("ours", "forecast")
+        self._weights = verdict.weights
+        self._pace = Pace(self.settings.tolerance if forecasting else 0.0, self.settings.longest)
+        self._forecaster = Forecaster(self._served, self._weights)
+        for s, p in zip(self.own.sigmas, self.own.predictions):
+            self._pace.computed(self._forecaster.observe(s, p))
+        if verdict.regions is not None and self.settings.mode in ("ours", "joint", "latent"):
+            self._window = self.make_window(verdict.regions)
+        noise_differs = self.noise is None and not torch.equal(history.noise, self.request.noise)
+        if self._weights is not None or self.settings.resume or noise_differs:
+            if noise_differs:  # the probe belongs to another noise: nothing of it carries over
+                self.own = Trajectory()
+                self._forecaster.points.clear()
+            raise Restart(history.noise)
+
+    def _served(self, sigma: float) -> Tensor:
+        assert self._past is not None
+        like = self.own.predictions[0] if len(self.own) else None
+        past = self._past.at(sigma)
+        return past.to(like) if like is not None else past.float()
+
+    def _replay(self, call: int, sigma: float, compute: Compute) -> Tensor:
+        assert self._past is not None
+        kept = self._past.call(call, sigma)
+        if kept is None:  # another sampler than the history's: interpolate
+            kept = self._past.at(sigma)
+        self.counts.replayed += 1
+        return kept.float()
+
+    def _reuse(self, call: int, sigma: float, step: int, compute: Compute) -> Tensor:
+        assert self._pace is not None and self._forecaster is not None
+        history = self._served(sigma)
+        if step < self.settings.resume:
+            self.counts.replayed += 1
+            return history
+        own = self.own.call(call, sigma) if call < len(self.own) and step < self.settings.probe else None
+        if own is not None:
+            self.counts.replayed += 1
+            return blend(own, history, self._weights)
+        steps = len(self.request.sigmas) - 1
+        if self._forecaster.points and not self._pace.compute_next(steps - step):
+            self.counts.forecast += 1
+            self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
+            return blend(self._forecaster.predict(sigma), history, self._weights)
+        sparse = self.settings.coverage if self.settings.mode in ("ours", "joint", "attention") else None
+        window = self._window
+        restrict = window is not None and window.ready((0, 1) if self._guided() else (0,))
+        own = self._compute(compute, window=window, restrict=restrict, sparse=sparse)
+        if restrict:
+            self.counts.restricted += 1
+        self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
+        self._pace.computed(self._forecaster.observe(sigma, own.detach().clone()))
+        return blend(own, history.to(own), self._weights)
+
+    def _guided(self) -> bool:
+        return self.request.identity.fields.get("cfg", "1") != "1"
+
+    def _step_cache(self, sigma: float, step: int, compute: Compute) -> Tensor:
+        """A miss with forecasting from the render's own slope, when the creator asked for it."""
+        assert self._pace is not None and self._forecaster is not None
+        if self._forecaster.points and not self._pace.compute_next(len(self.request.sigmas) - 1 - step):
+            self.counts.forecast += 1
+            return self._forecaster.predict(sigma)
+        prediction = self._compute(compute)
+        self._pace.computed(self._forecaster.observe(sigma, prediction.detach().clone()))
+        return prediction

@@ -1,0 +1,34 @@
+"""What a creator sees: the nodes of the pack."""
+
+from __future__ import annotations
+
+from comfy_api.latest import ComfyExtension, io
+
+from .bank_loader import CarnatorBankLoader
+from .demo_clip import CarnatorDemoText
+from .dense_fallback import CarnatorDenseFallback
+from .joint_reuse import CarnatorJointReuse
+from .probe import CarnatorProbe
+from .reuse import CarnatorReuse
+from .risk_gate import CarnatorRiskGate
+from .text_encode import CarnatorTextEncode
+from .viewer import CarnatorViewer
+
+NODE_CLASS_MAPPINGS = {
+    "CarnatorTextEncode": CarnatorTextEncode,
+    "CarnatorBankLoader": CarnatorBankLoader,
+    "CarnatorEarlySignatureProbe": CarnatorProbe,
+    "CarnatorRiskGate": CarnatorRiskGate,
+    "CarnatorEvidenceRegionViewer": CarnatorViewer,
+    "CarnatorJointReuseSampler": CarnatorJointReuse,
+    "CarnatorDenseFallback": CarnatorDenseFallback,
+    "CarnatorReuse": CarnatorReuse,
+    "CarnatorDemoTextEncoder": CarnatorDemoText,
+}
+
+
+class CarnatorExtension(ComfyExtension):
+    """The host's V3 extension object."""
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return list(NODE_CLASS_MAPPINGS.values())

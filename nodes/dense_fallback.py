@@ -1,0 +1,40 @@
+"""Dense Fallback: the ordinary render, going on from the probe's own steps; it becomes a new history."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..carnator_core.hosts import comfy as door
+from ..carnator_core.hosts.sampling import sample
+from ..carnator_core.request import Settings
+from ..carnator_core.reuse import Verdict
+from .status import reporter, speaker
+from .types import ProbeResult, ProbeType
+
+
+class CarnatorDenseFallback(io.ComfyNode):
+    """probe -> LATENT; bit-identical to the stock KSampler, and recorded into the bank."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="CarnatorDenseFallback", display_name="Dense Fallback", category="Carnator",
+            description="Finishes the render densely from the probe's steps, exactly as KSampler would have, and remembers it "
+                        "in the bank.",
+            inputs=[ProbeType.Input("probe")],
+            outputs=[io.Latent.Output(display_name="latent")],
+            hidden=[io.Hidden.unique_id],
+        )
+
+    @classmethod
+    def execute(cls, probe: ProbeResult) -> io.NodeOutput:
+        say = speaker(cls.hidden.unique_id)
+        if probe.run is None:
+            say("dense: " + probe.reason)
+            return io.NodeOutput(sample(probe.inputs, probe.inputs["model"]))
+        keep = probe.bank is not None and probe.bank.record
+        settings = Settings.of({**probe.settings, "record": keep})
+        attachment = door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
+                                     done=reporter(cls.hidden.unique_id),
+                                     preset=(probe.run.finish_probe(), Verdict(False, probe.reason or "rendered densely")))
+        return io.NodeOutput(sample(probe.inputs, door.attach(probe.inputs["model"], attachment)))

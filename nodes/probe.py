@@ -1,0 +1,67 @@
+"""Early Signature Probe: the first dense steps of a render, and what they show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..carnator_core.hosts import comfy as door
+from ..carnator_core.hosts.sampling import sample
+from ..carnator_core.request import Settings
+from .status import speaker
+from .types import BankHandle, BankType, ProbeResult, ProbeType, advanced
+
+
+class CarnatorProbe(io.ComfyNode):
+    """Runs the first steps densely; nothing of them is lost, whatever is decided afterwards."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        import comfy.samplers
+
+        return io.Schema(
+            node_id="CarnatorEarlySignatureProbe", display_name="Early Signature Probe", category="Carnator",
+            description="Renders the first steps as ever, reads off what appears where (the Early Signature), and recalls "
+                        "remembered renders that might serve. The steps are kept: neither a hit nor a miss repeats them.",
+            inputs=[
+                io.Model.Input("model"),
+                BankType.Input("bank", tooltip="From Cache Bank Loader."),
+                io.Conditioning.Input("positive", tooltip="From Carnator Text Encode, so that things can be told apart."),
+                io.Conditioning.Input("negative"),
+                io.Latent.Input("latent_image", tooltip="An empty video latent."),
+                io.Int.Input("seed", default=0, min=0, max=0xFFFFFFFFFFFFFFFF, control_after_generate=True),
+                io.Int.Input("steps", default=30, min=1, max=10000),
+                io.Float.Input("cfg", default=5.0, min=0.0, max=100.0, step=0.1, round=0.01),
+                io.Combo.Input("sampler_name", options=list(comfy.samplers.KSampler.SAMPLERS)),
+                io.Combo.Input("scheduler", options=list(comfy.samplers.KSampler.SCHEDULERS)),
+                io.Int.Input("probe_steps", default=Settings.probe, min=1, max=50,
+                             tooltip="Dense steps before the decision. More see better and save less."),
+                io.Vae.Input("vae", optional=True, tooltip="Optional: colours are then read off the decoded last frame."),
+                *advanced(io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
+                                         tooltip="As in KSampler; below 1 the render is dense.")),
+            ],
+            outputs=[ProbeType.Output(display_name="probe")],
+            hidden=[io.Hidden.unique_id],
+        )
+
+    @classmethod
+    def execute(cls, model: Any, bank: BankHandle, positive: Any, negative: Any, latent_image: Any, seed: int, steps: int,
+                cfg: float, sampler_name: str, scheduler: str, probe_steps: int, denoise: float = 1.0,
+                vae: Any = None) -> io.NodeOutput:
+        inputs = {"model": model, "positive": positive, "negative": negative, "latent_image": latent_image, "seed": seed,
+                  "steps": steps, "cfg": cfg, "sampler_name": sampler_name, "scheduler": scheduler, "denoise": denoise}
+        settings = Settings(probe=probe_steps)
+        reasons: list[str] = []
+        say = speaker(cls.hidden.unique_id)
+
+        def note(text: str) -> None:
+            reasons.append(text)
+            say(text)
+
+        attachment = door.Attachment(settings, bank.bank if bank else None, vae=vae, say=note, stop_after_probe=True)
+        sample(inputs, door.attach(model, attachment))
+        run = attachment.last
+        reason = "" if run is not None else (reasons[-1] if reasons else "this render cannot be served")
+        return io.NodeOutput(ProbeResult(inputs, bank, vae, settings.plain(), run, attachment.candidates,
+                                         reason.removeprefix("dense: ") or attachment.recall_reason))

@@ -1,0 +1,60 @@
+"""Risk Gate: whether a remembered render is a safe start, and the numbers behind the answer."""
+
+from __future__ import annotations
+
+import json
+
+from comfy_api.latest import io, ui
+
+from ..carnator_core.gate import Thresholds
+from ..carnator_core.hosts import comfy as door
+from ..carnator_core.request import MODES, Settings
+from ..carnator_core.reuse import Verdict
+from .types import DecisionResult, DecisionType, ProbeResult, ProbeType, advanced
+
+
+class CarnatorRiskGate(io.ComfyNode):
+    """probe, thresholds or a certified profile -> CARNATOR_DECISION, and a report in words and numbers."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        t = Thresholds()
+        return io.Schema(
+            node_id="CarnatorRiskGate", display_name="Risk Gate", category="Carnator",
+            description="Compares the probe with each recalled render, discrepancy by discrepancy, and accepts the first "
+                        "that stays under every threshold.",
+            inputs=[
+                ProbeType.Input("probe"),
+                io.Float.Input("size", default=t.size, min=0.0, max=10.0, step=0.01, tooltip="Largest |log ratio| of areas."),
+                io.Float.Input("shape", default=t.shape, min=0.0, max=1.0, step=0.01, tooltip="Largest 1 - Dice of the outlines."),
+                io.Float.Input("colour", default=t.colour, min=0.0, max=100.0, step=0.5, tooltip="Largest CIEDE2000 difference."),
+                io.Float.Input("motion", default=t.motion, min=0.0, max=1.0, step=0.01, tooltip="Largest difference of movement, as a share of the frame."),
+                io.Float.Input("change", default=t.change, min=0.0, max=1.0, step=0.01, tooltip="Largest share of the picture that may change."),
+                *advanced(io.Combo.Input("mode", options=list(MODES), default="ours", tooltip="What an accepted render is used for; see the help page."),
+                          io.String.Input("profile", default="", multiline=False, tooltip="A profile from Carnator Calibrate (JSON text); it replaces the thresholds above.")),
+            ],
+            outputs=[DecisionType.Output(display_name="decision"), io.String.Output(display_name="report")],
+        )
+
+    @classmethod
+    def execute(cls, probe: ProbeResult, size: float, shape: float, colour: float, motion: float, change: float,
+                mode: str = "ours", profile: str = "") -> io.NodeOutput:
+        thresholds = Thresholds(size, shape, colour, motion, change)
+        if profile.strip():
+            try:
+                thresholds = Thresholds.from_dict(json.loads(profile)["thresholds"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise RuntimeError(f"the profile is not one that Carnator Calibrate wrote ({error}); leave it empty or "
+                                   "paste the whole JSON text") from error
+        settings = Settings.of({**probe.settings, "mode": mode})
+        if probe.run is None:
+            verdict = Verdict(False, probe.reason)
+        elif not probe.candidates:
+            verdict = Verdict(False, probe.reason or "nothing similar is remembered yet")
+        else:
+            verdict = door.judge_probe(probe.run, probe.candidates, probe.bank.bank if probe.bank else None,
+                                       probe.inputs["model"], probe.vae, thresholds, settings)
+        head = "HIT: " if verdict.accepted else "MISS: "
+        text = "\n".join([head + verdict.reason, *verdict.report])
+        probe.settings = settings.plain()
+        return io.NodeOutput(DecisionResult(probe, verdict), text, ui=ui.PreviewText(text))
