@@ -153,6 +153,30 @@ def decode(vae: nn.Module, z: Tensor) -> Tensor:
     return conv(decoder.head[2], F.silu(norm(decoder.head[0], x)))
 
 
+class KernelMuon(torch.optim.Optimizer):
+    """Momentum orthogonalised over (out, in x taps), for convolution kernels (Jordan et al. 2024)."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                momentum.lerp_(p.grad, 0.1)
+                x = p.grad.lerp(momentum, 0.9).reshape(p.shape[0], -1)
+                tall = x.shape[0] > x.shape[1]
+                x = x.T if tall else x
+                x = x / (x.norm() + 1e-9)
+                for _ in range(5):
+                    a = x @ x.T
+                    x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+                p.add_((x.T if tall else x).reshape(p.shape), alpha=-group["lr"] * 0.2 * max(x.shape) ** 0.5)
+
+
 def batch(rng: random.Random, count: int, side: int) -> tuple[Tensor, Tensor]:
     """Random crops around objects: latents [count, 16, 3, side/8, side/8] and frames [count, 3, 9, side, side]."""
     z, x = [], []
@@ -191,7 +215,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="training weights; FILE.host.safetensors is for the host")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--init", type=Path)
-    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of biases and norms (AdamW)")
+    parser.add_argument("--muon", type=float, default=6e-3, help="learning rate of kernels")
     parser.add_argument("--noise", type=float, default=0.06, help="noise added to latents while training")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -206,14 +231,18 @@ def main() -> None:
         start_decoder(vae)
     write_encoder(vae)
     parameters = [p for n, p in vae.decoder.named_parameters() if "middle.1" not in n] + list(vae.conv2.parameters())
-    optimiser = torch.optim.AdamW(parameters, lr=args.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    kernels = [p for p in parameters if p.ndim >= 4]
+    optimisers: list[torch.optim.Optimizer] = [
+        KernelMuon(kernels, lr=args.muon),
+        torch.optim.AdamW([p for p in parameters if p.ndim < 4], lr=args.rate, betas=(0.9, 0.98), weight_decay=0.0)]
+    full = [group["lr"] for o in optimisers for group in o.param_groups]
     draw = torch.compile(lambda z: decode(vae, z), dynamic=False)
     began, log = time.time(), []
     for step in range(args.steps):
         share = step / args.steps
-        rate = args.rate * min(1, (step + 1) / 50) * (1 if share < 0.3 else max(0.01, (1 - share) / 0.7))
-        for group in optimiser.param_groups:
-            group["lr"] = rate
+        rate = min(1, (step + 1) / 50) * (1 if share < 0.3 else max(0.01, (1 - share) / 0.7))
+        for group, most in zip([g for o in optimisers for g in o.param_groups], full):
+            group["lr"] = rate * most
         z, x = batch(rng, 6, 64)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = draw(z + args.noise * torch.rand(len(z), 1, 1, 1, 1) * torch.randn_like(z))
@@ -222,8 +251,9 @@ def main() -> None:
         loss = error.abs().mean() + 0.5 * edge + 0.5 * error.square().mean()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 0.5)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
         log.append(error.square().mean().item() / 4)
         if (step + 1) % 50 == 0:
             psnr = -10 * torch.tensor(log[-50:]).mean().log10().item()
