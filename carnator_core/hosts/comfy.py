@@ -30,6 +30,7 @@ from ..regions import Regions, latent_weights, regions, token_weights
 from ..request import Request, Settings
 from ..reuse import Phase, Probe, ProbeDone, Restart, Run, Verdict
 from ..signature import Signature, signature
+from ..summary import closing_line, summary
 from . import storing
 from .eligible import backbone_of, why_not
 from .identity import conditioning_digest, identity, tensor_digest
@@ -118,7 +119,7 @@ def _outer_sample(attachment: Attachment, executor: Any, noise: Tensor, latent_i
         return noise
     finally:
         attachment.runs.pop(id(guider), None)
-    _close(attachment, run, guider, sampler, seed, time.perf_counter() - began)
+    _close(attachment, run, guider, seed, time.perf_counter() - began)
     return output
 
 
@@ -279,30 +280,18 @@ def _load(bank: Bank | None, entry: str) -> History | None:
         return None
 
 
-def _close(attachment: Attachment, run: Run, guider: Any, sampler: Any, seed: Any, seconds: float) -> None:
-    """After a finished render: the closing line, and the new history."""
-    counts, steps = run.counts, len(run.request.sigmas) - 1
-    verdict = run.verdict
-    hit = verdict is not None and verdict.accepted
-    summary: dict[str, Any] = {
-        "decision": "hit" if hit else "miss", "reason": verdict.reason if verdict else "", "steps": steps,
-        "history": verdict.history_id if hit and verdict else "", "computed": counts.computed, "restricted": counts.restricted,
-        "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
-        "report": verdict.report if verdict else [],
-    }
-    if hit and verdict is not None and verdict.history is not None:
-        dense = float(verdict.history.facts.get("seconds", 0.0))
-        summary["saved"] = dense - seconds
-        line = (f"Carnator hit: {verdict.reason}; {counts.computed} of {steps} steps computed ({counts.restricted} in the region), "
-                f"{counts.forecast} forecast, {counts.replayed} replayed; {seconds:.1f} s, {max(0.0, dense - seconds):.1f} s saved.")
-        if attachment.bank is not None:
-            storing.touch(attachment.bank, verdict.history_id, max(0.0, dense - seconds))
-    else:
-        line = f"Carnator miss: {verdict.reason if verdict else 'no decision'}; {counts.computed} of {steps} steps computed, {seconds:.1f} s."
-    log.info("%s", storing.ascii_only(line))
-    attachment.say(line.removeprefix("Carnator "))
-    attachment.done(summary)
-    if attachment.bank is not None and attachment.settings.record and run.stored_whole and run.phase is Phase.DENSE:
+def _close(attachment: Attachment, run: Run, guider: Any, seed: Any, seconds: float) -> None:
+    """After a finished render: the closing line, the hit noted, the new history kept."""
+    facts = summary(run, seconds)
+    line = closing_line(facts)
+    log.info("Carnator %s.", storing.ascii_only(line))
+    attachment.say(line)
+    attachment.done(facts)
+    if attachment.bank is None:
+        return
+    if facts["decision"] == "hit":
+        storing.touch(attachment.bank, facts["history"], max(0.0, facts["saved"]))
+    elif attachment.settings.record and run.stored_whole and run.phase is Phase.DENSE:
         storing.store(attachment.bank, storing.history_of(run, guider.model_patcher, attachment.vae, seed, seconds))
 
 

@@ -1,0 +1,53 @@
+"""What a creator is told after a render: one line for the log, and plain values for the page."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .reuse import Run
+
+
+def packed(region: Tensor) -> str:
+    """A boolean grid as base64 of its bits, row by row (C order), most significant bit first."""
+    return base64.b64encode(np.packbits(region.flatten().to("cpu", torch.bool).numpy()).tobytes()).decode("ascii")
+
+
+def summary(run: Run, seconds: float) -> dict[str, Any]:
+    """Everything about a finished run that JSON can hold. seconds: of the whole sampling call.
+
+    regions: entity -> packed Evidence Region on `grid`; active: packed Active Region of a hit, "" without.
+    saved: seconds less than the history's own dense render took, measured; only on a hit.
+    """
+    verdict, counts = run.verdict, run.counts
+    hit = verdict is not None and verdict.accepted
+    out: dict[str, Any] = {
+        "decision": "hit" if hit else "miss", "reason": verdict.reason if verdict else "", "prompt": run.request.facts.get("text", ""),
+        "steps": len(run.request.sigmas) - 1, "computed": counts.computed, "restricted": counts.restricted,
+        "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
+        "overhead_seconds": counts.overhead, "report": verdict.report if verdict else [], "grid": list(run.grid),
+        "regions": {name: packed(r) for name, r in run.probe.regions.items()} if run.probe else {}, "active": "",
+    }
+    if hit and verdict is not None and verdict.history is not None:
+        out |= {"history": verdict.history_id, "history_prompt": verdict.history.prompt, "similarity": verdict.similarity,
+                "saved": float(verdict.history.facts.get("seconds", 0.0)) - seconds}
+        if verdict.regions is not None:
+            out |= {"active": packed(verdict.regions.active), "active_share": verdict.regions.share()}
+    return out
+
+
+def closing_line(facts: dict[str, Any]) -> str:
+    """The log's honest last line, from `summary`'s values."""
+    if facts["decision"] == "miss":
+        return f"miss: {facts['reason']}; {facts['computed']} of {facts['steps']} steps computed, {facts['seconds']:.1f} s"
+    parts = [f"{facts['computed']} of {facts['steps']} steps computed"]
+    if facts["restricted"]:
+        parts[0] += f" ({facts['restricted']} of them in {facts.get('active_share', 1.0):.0%} of the picture)"
+    parts += [f"{facts[n]} {n}" for n in ("forecast", "replayed") if facts[n]]
+    saved = facts["saved"]
+    parts.append(f"{facts['seconds']:.1f} s, {saved:.1f} s saved" if saved > 0 else f"{facts['seconds']:.1f} s, nothing saved")
+    return f"hit: {facts['reason']}; " + ", ".join(parts)
