@@ -34,8 +34,7 @@ class Forecaster:
     def observe(self, sigma: float, prediction: Tensor) -> float:
         """Add a computed prediction; returns the relative error of the best predictor at this step (inf at first).
 
-        The error is ||D_forecast - D|| / ||D - D_last||-free: relative to the prediction's own norm, so that it
-        can be compared between steps and models.
+        The error is ||D_forecast - D|| / ||D||, so that it can be compared between steps and models.
         """
         error = float("inf")
         if self.points:
@@ -55,6 +54,10 @@ class Forecaster:
             raise ValueError("nothing was computed yet, so there is nothing to forecast from")
         name = self.best if self.best in self._available() else ("history" if self.history else "repeat")
         return self._predict(name, sigma)
+
+    def carried(self, sigma: float) -> Tensor:
+        """The last prediction moved as the history moved: what stands where nothing was computed."""
+        return self._predict("history" if self.history else "repeat", sigma)
 
     def _available(self) -> list[str]:
         names = ["repeat"]

@@ -21,7 +21,7 @@ class Settings:
     mode: "ours" (region, forecasting), "joint" (the paper's section 3.3: region and connectivity, every step computed),
     "latent" and "attention" (one half of joint each), "resume" (NIRVANA: replay, then dense), "forecast" (no region).
     tolerance: relative error accepted of a forecast step. resume: steps replayed from the history (paper's resume
-    point; 0 computes from the start). window: share of the layers that are region-restricted, (first, last).
+    point; 0 computes from the start). refresh: after so many restricted steps one is computed whole (0: never). window: share of the layers that are region-restricted, (first, last).
     active, context: dilations in tokens. coverage: attention mass kept by the connectivity. record: bank new renders.
     """
 
@@ -31,6 +31,7 @@ class Settings:
     tolerance: float = 0.03
     longest: int = 4
     resume: int = 0
+    refresh: int = 2
     window: tuple[float, float] = (0.2, 0.8)
     active: int = 2
     context: int = 3

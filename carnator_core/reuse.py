@@ -127,6 +127,7 @@ class Run:
     _pace: Pace | None = None
     _window: Window | None = None
     _weights: Tensor | None = None
+    _since_full: int = 0
 
     def begin(self) -> None:
         """A pass of the sampler starts (again)."""
@@ -226,7 +227,8 @@ class Run:
         if verdict.regions is not None and self.settings.mode in ("ours", "joint", "latent"):
             self._window = self.make_window(verdict.regions)
         noise_differs = self.noise is None and not torch.equal(history.noise, self.request.noise)
-        if self._weights is not None or self.settings.resume or noise_differs:
+        fused = self._weights is not None and not forecasting
+        if fused or self.settings.resume or noise_differs:
             if noise_differs:  # the probe belongs to another noise: nothing of it carries over
                 self.own = Trajectory()
                 self._forecaster.points.clear()
@@ -248,28 +250,33 @@ class Run:
 
     def _reuse(self, call: int, sigma: float, step: int, compute: Compute) -> Tensor:
         assert self._pace is not None and self._forecaster is not None
-        history = self._served(sigma)
-        if step < self.settings.resume:
+        settings, steps = self.settings, len(self.request.sigmas) - 1
+        fuse = settings.mode not in ("ours", "forecast")  # the paper's fusion: the history's own state outside the region
+        if step < settings.resume:
             self.counts.replayed += 1
-            return history
-        own = self.own.call(call, sigma) if call < len(self.own) and step < self.settings.probe else None
+            return self._served(sigma)
+        own = self.own.call(call, sigma) if step < settings.probe else None
         if own is not None:
             self.counts.replayed += 1
-            return blend(own, history, self._weights)
-        steps = len(self.request.sigmas) - 1
-        if self._forecaster.points and not self._pace.compute_next(steps - step):
+            return blend(own, self._served(sigma), self._weights) if fuse else own
+        forecast = self._forecaster.predict(sigma) if self._forecaster.points else None
+        if forecast is not None and not self._pace.compute_next(steps - step):
             self.counts.forecast += 1
             self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
-            return blend(self._forecaster.predict(sigma), history, self._weights)
-        sparse = self.settings.coverage if self.settings.mode in ("ours", "joint", "attention") else None
-        window = self._window
-        restrict = window is not None and window.ready((0, 1) if self._guided() else (0,))
-        own = self._compute(compute, window=window, restrict=restrict, sparse=sparse)
+            return blend(forecast, self._served(sigma), self._weights) if fuse else forecast
+        sparse = settings.coverage if settings.mode in ("ours", "joint", "attention") else None
+        restrict = self._window is not None and self._window.ready((0, 1) if self._guided() else (0,))
+        if not fuse and settings.refresh and self._since_full >= settings.refresh:
+            restrict = False
+        self._since_full = self._since_full + 1 if restrict else 0
+        own = self._compute(compute, window=self._window, restrict=restrict, sparse=sparse)
         if restrict:
             self.counts.restricted += 1
+            if not fuse:  # outside the region nothing was computed: there the history carries on what was
+                own = blend(own, self._forecaster.carried(sigma), self._weights)
         self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
         self._pace.computed(self._forecaster.observe(sigma, own.detach().clone()))
-        return blend(own, history.to(own), self._weights)
+        return blend(own, self._served(sigma), self._weights) if fuse else own
 
     def _guided(self) -> bool:
         return self.request.identity.fields.get("cfg", "1") != "1"
