@@ -100,7 +100,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         raise SystemExit(f"no clips in {args.data}: run python -m demo.data {args.data} first")
     log: dict[str, list[float]] = {"image": [], "clip": [], "object": [], "attention": []}
     began = last = time.time()
-    for step in range(args.steps):
+    for step in range(min(args.steps, args.until or args.steps)):
         share = step / args.steps
         rate = min(1.0, (step + 1) / 60) * (1 if share < args.hold else (1 - share) / (1 - args.hold))
         single = share < args.images and step % 8 != 7 or share >= args.images and step % 6 == 0
@@ -145,7 +145,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
             print(f"{step + 1}/{args.steps} {time.time() - began:.0f}s {(time.time() - last) / 50:.2f}s/step rate {rate:.2f} "
                   f"pool {len(pool['latents'])}  {tail}", flush=True)
             last = time.time()
-        if (step + 1) % 200 == 0 or step + 1 == args.steps:
+        if (step + 1) % 200 == 0 or step + 1 in (args.steps, args.until):
             if rank == 0:
                 for suffix, value in ((".safetensors", average), (".raw.safetensors", weights)):
                     part = Path(args.out).with_suffix(".part")
@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--until", type=int, help="stop after this many steps of the schedule")
     parser.add_argument("--init", help="go on from these training-layout weights")
     parser.add_argument("--hold", type=float, default=0.5)
     parser.add_argument("--images", type=float, default=0.1)
