@@ -37,6 +37,25 @@ def history(
     return History(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def smooth(shape: tuple[int, int, int, int], calls: int, seed: int = 0) -> Tensor:
+    """Predictions [calls, C, T, H, W] of an ideal model of Gaussian data with a 1/f^2.5 spectrum.
+
+    On the probability-flow path of x = (1 - s) x0 + s n, every frequency of power P follows
+    D(s) = (1 - s) P / sqrt((1 - s)^2 P + s^2) z: details appear late, as in real renders. Shift 5.
+    """
+    frequency = [torch.fft.fftfreq(n)[(slice(None),) + (None,) * (2 - i)] for i, n in enumerate(shape[1:])]
+    power = (frequency[0] ** 2 + frequency[1] ** 2 + frequency[2] ** 2).clamp(min=1e-3) ** -1.25
+    power = power / power.mean() + 0.03
+    z = torch.fft.fftn(torch.randn(shape, generator=torch.Generator().manual_seed(seed)), dim=(1, 2, 3))
+    steps = []
+    for k in range(calls):
+        t = 1 - k / calls
+        s = min(5 * t / (1 + 4 * t), 0.9995)
+        gain = (1 - s) * power / ((1 - s) ** 2 * power + s**2).sqrt()
+        steps.append(torch.fft.ifftn(z * gain, dim=(1, 2, 3)).real)
+    return torch.stack(steps)
+
+
 def same(a: Tensor | None, b: Tensor | None) -> bool:
     """Bit-identical, dtype included; None equals None."""
     if a is None or b is None:

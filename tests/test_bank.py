@@ -33,7 +33,8 @@ def test_round_trip_is_bit_identical(tmp_path: Path) -> None:
     assert (loaded.identity, loaded.prompt, loaded.facts) == (stored.identity, stored.prompt, stored.facts)
     assert loaded.connectivity.keys() == stored.connectivity.keys()
     assert all(same(loaded.connectivity[k], v) for k, v in stored.connectivity.items())
-    assert loaded.signature is not None and stored.signature is not None
+    assert loaded.signature is not None
+    assert stored.signature is not None
     assert same(loaded.signature["fox"].region, stored.signature["fox"].region)
     assert loaded.signature["fox"].lab == pytest.approx(stored.signature["fox"].lab)
 
@@ -41,7 +42,10 @@ def test_round_trip_is_bit_identical(tmp_path: Path) -> None:
 def test_what_is_absent_stays_absent(tmp_path: Path) -> None:
     bank = open_bank(tmp_path)
     loaded = bank.load(bank.add(history(signature=None, connectivity={}, thumbnail=None)))
-    assert loaded.signature is None and loaded.uncond is None and loaded.thumbnail is None and loaded.connectivity == {}
+    assert loaded.signature is None
+    assert loaded.uncond is None
+    assert loaded.thumbnail is None
+    assert loaded.connectivity == {}
 
 
 def test_card_tells_what_recall_needs(tmp_path: Path) -> None:
@@ -49,7 +53,8 @@ def test_card_tells_what_recall_needs(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "\U0001f98a\u94f6\u884c")
     entry_id = bank.add(stored)
     (card,) = bank.entries()
-    assert card.id == entry_id and re.fullmatch("[0-9a-f]{24}", entry_id)
+    assert card.id == entry_id
+    assert re.fullmatch("[0-9a-f]{24}", entry_id)
     assert (card.prompt, card.identity, card.facts, card.created) == (
         stored.prompt,
         stored.identity,
@@ -65,7 +70,8 @@ def test_card_tells_what_recall_needs(tmp_path: Path) -> None:
     )
     assert (card.hits, card.seconds_saved, card.pinned) == (0, 0.0, False)
     on_disk = sum(p.stat().st_size for p in (tmp_path / "\U0001f98a\u94f6\u884c" / "entries" / entry_id).iterdir())
-    assert card.bytes == bank.total_bytes() and 0 < on_disk - card.bytes < 2000
+    assert card.bytes == bank.total_bytes()
+    assert 0 < on_disk - card.bytes < 2000
 
 
 def test_entries_of_one_identity(tmp_path: Path) -> None:
@@ -79,7 +85,8 @@ def test_entries_of_one_identity(tmp_path: Path) -> None:
 
 def test_no_folder_is_an_empty_bank(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "none" / "yet")
-    assert bank.entries() == [] and bank.total_bytes() == 0
+    assert bank.entries() == []
+    assert bank.total_bytes() == 0
     bank.touch("0" * 24, 1.0)
     bank.pin("0" * 24)
     bank.remove("0" * 24)
@@ -134,16 +141,17 @@ def broken(name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("nan", "NaN"), ("infinite", "NaN or infinite"), ("flat", "flat"), ("no noise", "noise"), ("step cache", "step cache"),
-     ("shapes", "incomplete"), ("calls", "incomplete"), ("no steps", "incomplete"), ("uncond", "incomplete"), ("facts", "JSON"),
-     ("nan facts", "JSON"), ("long", "too long")],
+    [("nan", "NaN"), ("infinite", "NaN or infinite"), ("flat", "flat"), ("no noise", "noise"),
+     ("step cache", "step cache"), ("shapes", "incomplete"), ("calls", "incomplete"), ("no steps", "incomplete"),
+     ("uncond", "incomplete"), ("facts", "JSON"), ("nan facts", "JSON"), ("long", "too long")],
 )  # fmt: skip
 def test_broken_renders_are_refused(tmp_path: Path, name: str, reason: str) -> None:
     bank = open_bank(tmp_path)
     with pytest.raises(BankRefusal, match=reason) as caught:
         bank.add(history(**broken(name)))
     assert caught.value.reason == str(caught.value)
-    assert bank.entries() == [] and left_over(tmp_path) == []
+    assert bank.entries() == []
+    assert left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize("call", ["tensorfile.write", "format.write_new", "tensorfile.os.fsync", "store.os.rename"])
@@ -167,7 +175,8 @@ def test_the_library_reads_our_files(tmp_path: Path) -> None:
     bank = open_bank(tmp_path)
     entry_id = bank.add(history())
     render = load_file(tmp_path / "entries" / entry_id / "render.safetensors")
-    assert same(render["noise"], history().noise) and same(render["thumbnail"], history().thumbnail)
+    assert same(render["noise"], history().noise)
+    assert same(render["thumbnail"], history().thumbnail)
 
 
 def test_damage_is_found_warned_of_once_and_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,8 +191,11 @@ def test_damage_is_found_warned_of_once_and_put_aside(tmp_path: Path, caplog: py
             bank.load(entry_id)
         with pytest.raises(BankMissing):
             bank.load(entry_id)
-    assert len(caplog.records) == 1 and caplog.messages[0].isascii() and entry_id in caplog.messages[0]
-    assert [c.id for c in bank.entries()] == [kept] and (tmp_path / "quarantine" / entry_id).is_dir()
+    assert len(caplog.records) == 1
+    assert caplog.messages[0].isascii()
+    assert entry_id in caplog.messages[0]
+    assert [c.id for c in bank.entries()] == [kept]
+    assert (tmp_path / "quarantine" / entry_id).is_dir()
 
 
 def test_forgetting_removes_every_trace(tmp_path: Path) -> None:
@@ -191,10 +203,14 @@ def test_forgetting_removes_every_trace(tmp_path: Path) -> None:
     entry_id = bank.add(history(prompt="a secret fox"))
     bank.pin(entry_id)
     bank.remove(entry_id)
-    assert bank.entries() == [] and not list((tmp_path / "entries").iterdir()) and left_over(tmp_path) == []
+    assert bank.entries() == []
+    assert not list((tmp_path / "entries").iterdir())
+    assert left_over(tmp_path) == []
     bank.add(history(1))
     bank.clear()
-    assert bank.entries() == [] and bank.total_bytes() == 0 and not list((tmp_path / "entries").iterdir())
+    assert bank.entries() == []
+    assert bank.total_bytes() == 0
+    assert not list((tmp_path / "entries").iterdir())
 
 
 def test_hits_and_pins_outlive_the_index(tmp_path: Path) -> None:
@@ -216,13 +232,3 @@ def test_hits_and_pins_outlive_the_index(tmp_path: Path) -> None:
         )
     bank.pin(entry_id, False)
     assert not bank.entries()[0].pinned
-
-
-def test_large_trajectories_are_compacted(tmp_path: Path) -> None:
-    stored = history()
-    bank = open_bank(tmp_path, precision="compact")
-    entry_id = bank.add(stored)
-    loaded = bank.load(entry_id)
-    assert same(loaded.noise, stored.noise) and loaded.denoised.dtype == torch.float32
-    assert not same(loaded.denoised, stored.denoised)
-    assert torch.allclose(loaded.denoised, stored.denoised, atol=2e-2)

@@ -17,7 +17,7 @@ class BankRefusal(BankError):
 
 
 class BankDamaged(BankError):
-    """An entry that fails a check. It has been put aside; callers treat it as a miss. entry_id says which, once known."""
+    """An entry that fails a check. It has been put aside, and callers treat it as a miss. entry_id is its id."""
 
     entry_id: str | None = None
 

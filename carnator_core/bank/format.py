@@ -1,4 +1,4 @@
-"""One entry as a folder: entry.json, render.safetensors, steps.safetensors and, where recorded, connectivity.safetensors.
+"""One entry as a folder: entry.json, render.safetensors, steps.safetensors and, if recorded, connectivity.safetensors.
 
 entry.json is the header: schema version, prompt, identity, facts, shapes, how the predictions are coded, and for each
 tensor file its size and the digest of its header (which holds the digests of its tensors). Its own last line of
@@ -158,7 +158,10 @@ class Reading:
         try:
             for name, item in header.files.items():
                 self._open[name] = self._file(folder, name, item)
-            steps = self._open[STEPS]
+            steps, noise = self._open[STEPS], self._open[RENDER].slots.get("noise")
+            # What is decoded later is bounded by bytes that are really there.
+            if noise is None or noise.shape != header.shape or noise.dtype != torch.float32:
+                raise BankDamaged("the noise is not the entry's own")
             shape = (header.calls, *header.shape)
             self._decoders = {k: codec.Decoder(k, c, steps, shape) for k, c in header.codes.items()}
         except BaseException:

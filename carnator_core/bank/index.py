@@ -27,9 +27,9 @@ _NO_PLACE = {
 }  # fmt: skip
 _TABLES = """
 CREATE TABLE entries(
-  id TEXT PRIMARY KEY, identity TEXT NOT NULL, bytes INTEGER NOT NULL, dense_seconds REAL NOT NULL, hits INTEGER NOT NULL,
-  heat REAL NOT NULL, heat_at REAL NOT NULL, seconds_saved REAL NOT NULL, pinned INTEGER NOT NULL,
-  created REAL NOT NULL, check_sum INTEGER NOT NULL, card BLOB NOT NULL, vector BLOB NOT NULL);
+  id TEXT PRIMARY KEY, identity TEXT NOT NULL, bytes INTEGER NOT NULL, dense_seconds REAL NOT NULL,
+  hits INTEGER NOT NULL, heat REAL NOT NULL, heat_at REAL NOT NULL, seconds_saved REAL NOT NULL,
+  pinned INTEGER NOT NULL,  created REAL NOT NULL, check_sum INTEGER NOT NULL, card BLOB NOT NULL, vector BLOB NOT NULL);
 CREATE INDEX by_identity ON entries(identity);
 CREATE TABLE writes(token TEXT PRIMARY KEY, bytes INTEGER NOT NULL, expires REAL NOT NULL);
 CREATE TABLE readers(token TEXT PRIMARY KEY, entry TEXT NOT NULL, expires REAL NOT NULL);
@@ -105,8 +105,8 @@ class Index:
         life = row.life
         self._db.execute(
             "INSERT OR REPLACE INTO entries VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at, life.seconds_saved, life.pinned,
-             row.created, _check(row.card, row.vector), row.card, row.vector),
+            (row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at, life.seconds_saved,
+             life.pinned, row.created, _check(row.card, row.vector), row.card, row.vector),
         )  # fmt: skip
 
     def drop(self, entry_id: str) -> None:

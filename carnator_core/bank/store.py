@@ -194,7 +194,7 @@ class Bank:
         ]
 
     def load(self, entry_id: str) -> History:
-        """The whole entry, every byte checked. Raises BankDamaged (put aside, warned once) or BankMissing: both a miss."""
+        """The whole entry, every byte checked. Raises BankDamaged (put aside, one warning) or BankMissing: a miss."""
         with self.reading(entry_id) as reading:
             return reading.history()
 
@@ -219,7 +219,7 @@ class Bank:
             self._lease(lambda index: index.end_read(token))
 
     def _lease(self, note: Callable[[Index], None]) -> None:
-        """Note the begin or end of a reading; where that cannot be written down (a full disk) reading goes on without."""
+        """Note a reading's begin or end; where that cannot be written down (a full disk), reading goes on without."""
         try:
             with self._transaction() as index:
                 note(index)

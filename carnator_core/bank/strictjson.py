@@ -25,7 +25,7 @@ def loads(data: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """The one spelling of a value: ASCII, sorted keys, no spaces. Raises TypeError or ValueError for what JSON lacks."""
+    """The one spelling of a value: ASCII, sorted keys, no spaces. Raises TypeError or ValueError otherwise."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 

@@ -16,7 +16,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put new contents in the place of a file: written beside it, then renamed. Raises OSError, leaving the old file."""
+    """Put new contents in the place of a file: written beside it, then renamed. Raises OSError and keeps the old."""
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         write_new(beside, data)
