@@ -162,7 +162,7 @@ def test_heads_kept_whole_take_the_dense_kernel(monkeypatch):
 def test_empty_rows_are_not_nan(backend):
     q, k, v = inputs(seq_q=230)
     mask = BlockMask(torch.zeros(1, 4, 4, dtype=torch.bool), 230, 230, 64, 64)
-    blocks = [(x[:, :, s:s + 64] for x in (q, k, v)) for s in range(0, 230, 64)]
+    blocks = [[x[:, :, s:s + 64] for x in (q, k, v)] for s in range(0, 230, 64)]
     own = torch.cat([F.scaled_dot_product_attention(*block) for block in blocks], 2)
     assert error(block_sparse_attention(q, k, v, mask, backend=backend), own) < 1e-6
 
