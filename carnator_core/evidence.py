@@ -3,10 +3,15 @@
 Seeds come from the cross-attention to the entity's words, grow through self-attention, and the two are fused and
 thresholded. q and k are [heads, N, d] of one guidance branch, after normalisation and rotation, in any float dtype;
 softmax is computed in float32. N x N attention is never held: rows are taken in chunks, one head at a time.
+
+The defaults were chosen on 56 objects of a small Wan at steps 2 to 10 of 30: Otsu's level reaches the mean IoU of the
+best fixed one (.54), whose place wanders from .7 to .25 as sigma falls. Places (snow, sand) are another matter: their
+attention covers a fifth of what they are, so where a place changes the region must come from the change map.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,21 +49,23 @@ def cross_response(q: Tensor, k: Tensor, columns: Sequence[int], chunk: int = 40
     return total
 
 
-def seeds(response: Tensor, positive: float = 0.95, negative: float = 0.4, most: int = 512) -> tuple[Tensor, Tensor]:
+def seeds(response: Tensor, positive: float = 0.9, negative: float = 0.6, most: int = 1024) -> tuple[Tensor, Tensor]:
     """I+ and I-: the tokens above the `positive` and below the `negative` quantile of C; two int64 index tensors.
 
-    At least one and at most `most` of each: the strongest ones of I+, and for I- an even sample of the quantile
-    (its extreme alone would be one far corner). A response with no contrast, or not finite, has no seeds.
+    At least one and at most `most` of each, an even sample of their quantile. A response without contrast (range
+    within 1 % of its maximum, which is what half precision leaves of a constant) or not finite has no seeds.
     """
     count = response.numel()
     none = torch.empty(0, dtype=torch.int64, device=response.device)
-    if count < 2 or not bool(response.isfinite().all()) or bool(response.max() == response.min()):
+    if count < 2 or not bool(response.isfinite().all()):
         return none, none
-    order = torch.argsort(response.float(), stable=True)
-    high = min(max(1, round((1.0 - positive) * count)), most)
+    value = response.float()
+    if float(value.max() - value.min()) <= 0.01 * float(value.max().abs()):
+        return none, none
+    order = torch.argsort(value, stable=True)
+    high = max(1, round((1.0 - positive) * count))
     low = min(max(1, round(negative * count)), count - high)
-    step = -(-low // most)
-    return order[count - high :], order[:low:step]
+    return order[count - high :][:: -(-high // most)], order[:low][:: -(-low // most)]
 
 
 def expand(
@@ -87,14 +94,14 @@ def expand(
         for start in range(0, count, chunk):
             rows = q[head, start : start + chunk].float()
             log_sum = torch.logsumexp(rows @ all_keys, dim=-1, keepdim=True)
-            log_sum += torch.log(torch.tensor(count / all_keys.shape[1]))
+            log_sum += math.log(count / all_keys.shape[1])
             weights = torch.exp(rows @ seed_keys - log_sum)
             total[start : start + chunk] += _row_max(weights[:, : len(positive)])
             total[start : start + chunk] -= _row_max(weights[:, len(positive) :])
     return total / heads
 
 
-def support(cross: Tensor, self_: Tensor, gamma: float = 1.0, epsilon: float = 0.1) -> Tensor:
+def support(cross: Tensor, self_: Tensor, gamma: float = 1.5, epsilon: float = 0.1) -> Tensor:
     """F = Norm[S (epsilon + (1 - epsilon) C^gamma)], with C and S brought to 0..1 first (C.1); [N] float32 in 0..1."""
     return _norm(_norm(self_) * (epsilon + (1.0 - epsilon) * _norm(cross) ** gamma))
 
@@ -129,13 +136,17 @@ def soft_support(support: Tensor, grid: Grid) -> Tensor:
     return support.float().reshape(grid)
 
 
-def locate(cross: Tensor, q: Tensor, k: Tensor, grid: Grid, sampled: int | None = None) -> Evidence:
-    """Seeds, expansion, fusion and threshold in one: an entity's Evidence from C [N] and a layer's self-attention.
+def locate(
+    cross: Tensor, attentions: Sequence[tuple[Tensor, Tensor]], grid: Grid, sampled: int | None = None
+) -> Evidence:
+    """Seeds, expansion, fusion and threshold in one: an entity's Evidence from C and some layers' self-attention.
 
-    q, k: [heads, N, d]. An entity without response gives an empty region and zero support.
+    cross: [N]. attentions: (q, k) of each layer, [heads, N, d]; their S are brought to 0..1 before the mean, so that
+    no layer outweighs the others. An entity without response gives an empty region and zero support.
     """
     positive, negative = seeds(cross)
-    fused = support(cross, expand(q, k, positive, negative, sampled=sampled))
+    grown = [_norm(expand(q, k, positive, negative, sampled=sampled)) for q, k in attentions]
+    fused = support(cross, torch.stack(grown).mean(dim=0))
     return Evidence(evidence_region(fused, grid), soft_support(fused, grid))
 
 
