@@ -235,11 +235,8 @@ def _motion(tracks: list[dict[int, _Piece]]) -> str:
     return next(m for m, v in world.MOTIONS.items() if v == ((sign, 0) if across else (0, sign)))
 
 
-def score(video: Tensor) -> Seen:
-    """Read a clip: video [3, 9, 128, 128] or [9, 128, 128, 3], RGB in 0..1, any float dtype.
-
-    Raises ValueError for another shape.
-    """
+def look(video: Tensor) -> tuple[Seen, Tensor]:
+    """Read a clip as `score` does; also each object's mask at the frames LOOKED_AT, [objects, 5, 128, 128] bool."""
     if video.shape == (world.FRAMES, world.SIDE, world.SIDE, 3):
         video = video.permute(3, 0, 1, 2)
     if video.shape != (3, world.FRAMES, world.SIDE, world.SIDE):
@@ -249,8 +246,20 @@ def score(video: Tensor) -> Seen:
     place = max(world.PLACES, key=lambda p: float((np.abs(frames - backdrops[p]).max(1) < 0.12).mean()))
     backdrop = backdrops[place]
     tracks = _tracks([_pieces(f, b) for f, b in zip(frames, backdrop, strict=True)])
-    items = sorted((_item(t) for t in tracks), key=lambda o: -o.area)
-    return Seen(tuple(items), place, _motion(tracks))
+    pairs = sorted(((_item(t), t) for t in tracks), key=lambda pair: -pair[0].area)
+    masks = torch.zeros(len(pairs), len(LOOKED_AT), world.SIDE, world.SIDE, dtype=torch.bool)
+    for k, (_, track) in enumerate(pairs):
+        for t, piece in track.items():
+            masks[k, t] = torch.from_numpy(piece.mask)
+    return Seen(tuple(item for item, _ in pairs), place, _motion(tracks)), masks
+
+
+def score(video: Tensor) -> Seen:
+    """Read a clip: video [3, 9, 128, 128] or [9, 128, 128, 3], RGB in 0..1, any float dtype.
+
+    Raises ValueError for another shape.
+    """
+    return look(video)[0]
 
 
 def parse_caption(text: str) -> dict[str, Any]:
