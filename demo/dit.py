@@ -22,12 +22,16 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a Wan transformer; the host reads all of them off the weights (heads = dim // 128)."""
+    """Sizes of a Wan transformer. The host reads them off the weights (heads = dim // 128), but for the patch:
+
+    one latent cell a token instead of 2 x 2 stands in the file's metadata, and gives the demo a grid of 16 x 16 tokens.
+    """
 
     channels: int = 16
     dim: int = 256
     ffn: int = 512
     layers: int = 6
+    patch: int = 1
 
     @property
     def heads(self) -> int:
@@ -36,15 +40,15 @@ class Shape:
 
 def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every weight, as the stock `WanModel` (t2v) has them."""
-    d, f, c = shape.dim, shape.ffn, shape.channels
+    d, f, c, p = shape.dim, shape.ffn, shape.channels, shape.patch
     out: dict[str, tuple[int, ...]] = {
-        "patch_embedding.weight": (d, c, 1, 2, 2), "patch_embedding.bias": (d,),
+        "patch_embedding.weight": (d, c, 1, p, p), "patch_embedding.bias": (d,),
         "text_embedding.0.weight": (d, WIDTH), "text_embedding.0.bias": (d,),
         "text_embedding.2.weight": (d, d), "text_embedding.2.bias": (d,),
         "time_embedding.0.weight": (d, 256), "time_embedding.0.bias": (d,),
         "time_embedding.2.weight": (d, d), "time_embedding.2.bias": (d,),
         "time_projection.1.weight": (6 * d, d), "time_projection.1.bias": (6 * d,),
-        "head.modulation": (1, 2, d), "head.head.weight": (4 * c, d), "head.head.bias": (4 * c,),
+        "head.modulation": (1, 2, d), "head.head.weight": (p * p * c, d), "head.head.bias": (p * p * c,),
     }
     for i in range(shape.layers):
         p = f"blocks.{i}."
@@ -162,9 +166,10 @@ class Forward:
                  want: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
         """x [B, C, T, H, W] at noise level sigma [B], text mixing [B, SLOTS, V] -> velocity, cross maps of layers."""
         b, c, frames, height, width = x.shape
-        d, heads, h, w = self.shape.dim, self.shape.heads, height // 2, width // 2
-        tokens = x.view(b, c, frames, h, 2, w, 2).permute(0, 2, 3, 5, 1, 4, 6).reshape(b, frames * h * w, 4 * c)
-        z = F.linear(tokens.to(BF16), weights["patch_embedding.weight"].view(d, 4 * c).to(BF16)).float()
+        d, heads, p = self.shape.dim, self.shape.heads, self.shape.patch
+        h, w = height // p, width // p
+        tokens = x.view(b, c, frames, h, p, w, p).permute(0, 2, 3, 5, 1, 4, 6).reshape(b, frames * h * w, p * p * c)
+        z = F.linear(tokens.to(BF16), weights["patch_embedding.weight"].view(d, p * p * c).to(BF16)).float()
         z = z + weights["patch_embedding.bias"]
         omega = torch.pow(10000, -torch.arange(128).float() / 128)
         phase = torch.outer(sigma * 1000, omega)
@@ -186,8 +191,17 @@ class Forward:
                 maps[i] = cross
         m = weights["head.modulation"] + e.unsqueeze(1)
         z = linear(layer_norm(z) * (1 + m[:, 1:2]) + m[:, 0:1], weights["head.head.weight"], weights["head.head.bias"])
-        v = z.float().view(b, frames, h, w, 1, 2, 2, c).permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(x.shape)
+        v = z.float().view(b, frames, h, w, 1, p, p, c).permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(x.shape)
         return v, maps
+
+
+def finer(weights: Weights) -> Weights:
+    """Weights of a 2 x 2 patch model as the start of a 1 x 1 one: the patch's kernel summed, its outputs averaged."""
+    out = dict(weights)
+    out["patch_embedding.weight"] = weights["patch_embedding.weight"].sum((-1, -2), keepdim=True)
+    for name in ("head.head.weight", "head.head.bias"):
+        out[name] = weights[name].unflatten(0, (4, -1)).mean(0)  # rows are (row, column, channel)
+    return {k: v.clone().contiguous() for k, v in out.items()}
 
 
 def to_stock(weights: Weights, shape: Shape) -> Weights:

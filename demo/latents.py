@@ -46,8 +46,8 @@ def normalised(video: Tensor) -> Tensor:
     return (raw_latents(video) - MEAN) / SCALE
 
 
-def token_masks(masks: Tensor) -> Tensor:
-    """Object masks [B, K, F, H, W] -> share of each visual token covered, [B, K, 1 + (F-1)/4, H/16, W/16]."""
+def token_masks(masks: Tensor, cell: int = 8) -> Tensor:
+    """Object masks [B, K, F, H, W] -> share of each visual token covered, [B, K, 1 + (F-1)/4, H/cell, W/cell]."""
     groups = masks[:, :, 1:].unflatten(2, (-1, 4)).mean(3)
     frames = torch.cat([masks[:, :, :1], groups], 2)
-    return avg_pool2d(frames.flatten(0, 2).unsqueeze(1), 16).view(*frames.shape[:3], *(s // 16 for s in masks.shape[-2:]))
+    return avg_pool2d(frames.flatten(0, 2).unsqueeze(1), cell).view(*frames.shape[:3], *(s // cell for s in masks.shape[-2:]))

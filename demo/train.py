@@ -71,11 +71,13 @@ def attention_loss(maps: Tensor, batch: dict[str, Tensor], kept: Tensor) -> Tens
 def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
-    shape = dit.Shape()
+    shape = dit.Shape(patch=args.patch)
     torch.manual_seed(args.seed)
     weights = dit.init(shape)
     if args.init:
         weights = load_file(args.init)
+        if weights["patch_embedding.weight"].shape[-1] > args.patch:
+            weights = dit.finer(weights)
     for value in weights.values():
         value.requires_grad_(True)
     average = {k: v.detach().clone() for k, v in weights.items()}
@@ -92,6 +94,9 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
     def refill() -> None:
         new = data.load(Path(args.data), seen)
         if new:
+            if args.patch == 2:
+                masks = new["masks"]
+                new["masks"] = F.avg_pool2d(masks.flatten(1, 2), 2).unflatten(1, masks.shape[1:3])
             for k, v in new.items():
                 pool[k] = torch.cat([pool[k], v]) if k in pool else v
 
@@ -119,7 +124,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         text = torch.where(dropped.view(-1, 1, 1), null, batch["text"])
         velocity, maps = forward(weights, s * noise + (1 - s) * clean, sigma, text, want=ATTENDED)
         error = (velocity - (noise - clean)) ** 2
-        inside = F.interpolate(batch["masks"].float().amax(1), scale_factor=2).unsqueeze(1)
+        inside = F.interpolate(batch["masks"].float().amax(1), size=clean.shape[-2:]).unsqueeze(1)
         loss = (error * (1 + 2 * (inside > 0.02))).mean() / 1.4
         attention = attention_loss(torch.stack([maps[i].mean(1) for i in ATTENDED]), batch, (~dropped).float())
         (loss + args.attention * attention).backward()
@@ -164,6 +169,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--until", type=int, help="stop after this many steps of the schedule")
     parser.add_argument("--init", help="go on from these training-layout weights")
+    parser.add_argument("--patch", type=int, default=1, choices=(1, 2), help="latent cells a token and side")
     parser.add_argument("--hold", type=float, default=0.5)
     parser.add_argument("--images", type=float, default=0.1)
     parser.add_argument("--batch", type=int, default=32, help="clips a process and step")

@@ -35,7 +35,10 @@ class Wan:
     """Adapter for `comfy.ldm.wan.model.WanModel` and what derives from it without changing the block."""
 
     name = "Wan"
-    patch: Grid = (1, 2, 2)
+
+    def __init__(self, patch: Sequence[int] = (1, 2, 2)) -> None:
+        t, h, w = patch
+        self.patch: Grid = (t, h, w)
 
     def blocks(self, model: Any) -> Sequence[Any]:
         return list(model.blocks)
