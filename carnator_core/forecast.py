@@ -120,7 +120,7 @@ class Pace:
         """Whether the next step (of `calls_left`, itself included) has to be computed."""
         if self.tolerance <= 0 or calls_left <= self.tail or self.skipped >= self.longest:
             return True
-        if self.waiting + self.rate > self.tolerance:
+        if not self.waiting + self.rate <= self.tolerance:  # an error that is not a number computes, too
             return True
         self.waiting += self.rate
         self.skipped += 1

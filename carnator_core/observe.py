@@ -110,10 +110,11 @@ class Window:
     def full(self, layer: int, call: dict[str, Any], original: Callable[..., dict[str, Any]]) -> dict[str, Any]:
         """A block of the window in a full step: computed as ever, its hidden states noted."""
         kinds = branches(call["transformer_options"], call["img"].shape[0])
+        tokens = self.tokens = self.tokens.moved(call["img"].device)
         if layer == self.first:
             self._start = call["img"].clone()
         elif self._start is not None:
-            change = (call["img"] - self._start).index_select(1, self.tokens.keys)
+            change = (call["img"] - self._start).index_select(1, tokens.keys)
             for item, kind in enumerate(kinds):
                 self.kept[(layer, kind)] = change[item]
         out = original(call)

@@ -128,6 +128,7 @@ class Run:
     _window: Window | None = None
     _weights: Tensor | None = None
     _since_full: int = 0
+    _like: Tensor | None = None  # a prediction as the model gives it: its device, dtype and stack size
 
     def begin(self) -> None:
         """A pass of the sampler starts (again)."""
@@ -146,6 +147,8 @@ class Run:
         self.calls += 1
         if self.phase is Phase.PROBE and step >= self.settings.probe:
             self._decide()
+        if self.phase is Phase.DENSE and self.probe is None and step >= self.settings.probe:
+            self.finish_probe()
         if self.phase is Phase.REPLAY:
             return self._replay(call, sigma, compute)
         if self.phase is Phase.REUSE:
@@ -157,7 +160,7 @@ class Run:
         if self.phase is Phase.DENSE and self._forecaster is not None:
             return self._step_cache(sigma, step, compute)
         reader = None
-        if self.phase is Phase.PROBE and step == self.settings.probe - 1 and self._reader is None:
+        if step == self.settings.probe - 1 and self._reader is None and self.probe is None:
             reader = self._reader = self.make_reader()
         if self.phase is Phase.PROBE:
             self.say(f"probing {step + 1}/{self.settings.probe}")
@@ -170,6 +173,7 @@ class Run:
         prediction = compute(**how)  # type: ignore[arg-type]
         self.counts.seconds += time.perf_counter() - began
         self.counts.computed += 1
+        self._like = prediction
         return prediction
 
     def _kept(self, prediction: Tensor) -> Tensor:
@@ -180,11 +184,16 @@ class Run:
         return prediction.detach().to(device="cpu", dtype=dtype, copy=True)
 
     def finish_probe(self) -> Probe:
-        """Everything the probe's steps showed (also for a run that stops there)."""
+        """Everything the probe's steps showed (also for a run that stops there, or has gone on since)."""
         if self.probe is None:
             regions, supports = self._reader.regions(self.grid) if self._reader else ({}, {})
-            self.probe = Probe(self.request.noise if self.noise is None else self.noise, self.own, regions, supports, self.grid, self.patch)
+            calls = sum(self.step_of(s) < self.settings.probe for s in self.own.sigmas)
+            seen = Trajectory(self.own.sigmas[:calls], self.own.predictions[:calls])
+            self.probe = Probe(self._started_from(), seen, regions, supports, self.grid, self.patch)
         return self.probe
+
+    def _started_from(self) -> Tensor:
+        return self.request.noise if self.noise is None else self.noise
 
     def _decide(self) -> None:
         probe = self.finish_probe()
@@ -205,7 +214,7 @@ class Run:
                 for s, p in zip(self.own.sigmas, self.own.predictions):
                     self._pace.computed(self._forecaster.observe(s, p))
             if self.noise is not None:  # the pass began from a history's noise: the creator gets their own render
-                self.noise, self.own = None, Trajectory()
+                self.noise, self.own, self.probe, self._reader = None, Trajectory(), None, None
                 raise Restart(self.request.noise)
             return
         assert verdict.history is not None
@@ -215,6 +224,8 @@ class Run:
         if history.uncond is not None:
             stacked = torch.stack([history.denoised, history.uncond], 1)
         self._past = Trajectory(history.call_sigmas.tolist(), list(stacked))
+        if len(self.own):
+            self._like = self.own.predictions[-1]
         if verdict.exact:
             self.phase = Phase.REPLAY
             return
@@ -226,19 +237,18 @@ class Run:
             self._pace.computed(self._forecaster.observe(s, p))
         if verdict.regions is not None and self.settings.mode in ("ours", "joint", "latent"):
             self._window = self.make_window(verdict.regions)
-        noise_differs = self.noise is None and not torch.equal(history.noise, self.request.noise)
+        noise_differs = not torch.equal(history.noise, self._started_from())
         fused = self._weights is not None and not forecasting
         if fused or self.settings.resume or noise_differs:
             if noise_differs:  # the probe belongs to another noise: nothing of it carries over
-                self.own = Trajectory()
+                self.own, self.noise = Trajectory(), history.noise
                 self._forecaster.points.clear()
             raise Restart(history.noise)
 
     def _served(self, sigma: float) -> Tensor:
         assert self._past is not None
-        like = self.own.predictions[0] if len(self.own) else None
         past = self._past.at(sigma)
-        return past.to(like) if like is not None else past.float()
+        return past[: self._like.shape[0]].to(self._like) if self._like is not None else past.float()
 
     def _replay(self, call: int, sigma: float, compute: Compute) -> Tensor:
         assert self._past is not None

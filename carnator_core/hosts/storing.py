@@ -33,7 +33,7 @@ def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> H
     stacked = torch.stack([p.to("cpu", dtype) for p in own.predictions])
     probe = run.finish_probe()
     last = own.predictions[-1][0].to(patcher.load_device).float()
-    seen = probe.trajectory.predictions[run.settings.probe - 1][0] if probe.regions else last
+    seen = probe.trajectory.predictions[-1][0] if probe.regions else last
     return History(
         identity=request.identity, prompt=request.facts["text"] or request.prompt.raw, text_vector=request.text_vector,
         noise=request.noise, sigmas=request.sigmas, call_sigmas=torch.tensor(own.sigmas), denoised=stacked[:, 0].contiguous(),
@@ -41,6 +41,7 @@ def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> H
         signature=signature(probe.regions, tail_frame(model, seen, vae)) if probe.regions else None,
         facts={"conditioning": request.facts["conditioning"], "sampler": request.facts["sampler"],
                "schedule": request.facts["schedule"], "steps": len(request.sigmas) - 1, "seed": int(seed or 0),
+               "subject": run.settings.subject,
                "seconds": seconds, "transformer_seconds": run.counts.seconds, "created": time.time(),
                "grid": list(run.grid), "patch": list(run.patch), "probe": run.settings.probe},
         thumbnail=(tail_frame(model, last[:, :1], vae) * 255).round().to(torch.uint8))

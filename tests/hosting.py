@@ -1,0 +1,219 @@
+"""Small random models of the host's real classes, and what a host test needs to render with them.
+
+Nothing here imports the host before a function is called; the `comfy` fixture has to have put it in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WAN_LATENT, LTX_LATENT = (1, 16, 2, 8, 10), (1, 128, 2, 4, 5)
+STEPS = 8
+
+
+def randomised(module: torch.nn.Module, seed: int) -> dict[str, Tensor]:
+    """State of a module with weights that keep activations of order one; norms stay near one, biases near zero."""
+    made = torch.Generator().manual_seed(seed)
+    state: dict[str, Tensor] = {}
+    for name, value in module.state_dict().items():
+        noise = torch.randn(value.shape, generator=made)
+        if value.ndim == 1:
+            state[name] = 0.02 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+        elif "modulation" in name or "scale_shift_table" in name:
+            state[name] = 0.3 * noise
+        else:
+            state[name] = noise / value[0].numel() ** 0.5
+    return state
+
+
+def loaded(state: dict[str, Tensor], config: dict[str, Any] | None = None) -> Any:
+    """A model patcher through the host's own detection and loading."""
+    import json
+
+    import comfy.sd
+
+    metadata = {"config": json.dumps({"transformer": config})} if config else None
+    patcher = comfy.sd.load_diffusion_model_state_dict(dict(state), metadata=metadata)
+    assert patcher is not None, "the host did not recognise the test model"
+    return patcher
+
+
+def wan_state(seed: int = 0, layers: int = 2, channels: int = 16) -> dict[str, Tensor]:
+    """Weights of a Wan text-to-video model: dim 256, 2 heads of 128."""
+    import comfy.ops
+    from comfy.ldm.wan.model import WanModel
+
+    return randomised(WanModel(in_dim=channels, out_dim=channels, dim=256, ffn_dim=512, num_heads=2, num_layers=layers,
+                               operations=comfy.ops.disable_weight_init, dtype=torch.float32), seed)
+
+
+def wan(seed: int = 0, layers: int = 2, channels: int = 16) -> Any:
+    """A random Wan model patcher (48 channels: Wan 2.2 5B's kind, with its latent format and per-token times)."""
+    return loaded(wan_state(seed, layers, channels))
+
+
+def ltx(seed: int = 0, layers: int = 2) -> Any:
+    """A random LTX-Video model patcher: 4 heads of 64."""
+    import comfy.ops
+    from comfy.ldm.lightricks.model import LTXVModel
+
+    config = {"num_attention_heads": 4, "attention_head_dim": 64, "cross_attention_dim": 256}
+    model = LTXVModel(num_layers=layers, operations=comfy.ops.disable_weight_init, dtype=torch.float32, **config)  # type: ignore[arg-type]
+    return loaded(randomised(model, seed), config)
+
+
+def encode(text: str, stock: bool = False, mask: bool = False) -> Any:
+    """A prompt as conditioning: by Carnator Text Encode, or by the host's own node (which carries no text).
+
+    mask: with the text's attention mask, as the encoder of LTX-Video gives it (its model requires one).
+    """
+    from carnator.nodes.demo_clip import CarnatorDemoText
+    from carnator.nodes.text_encode import CarnatorTextEncode
+
+    clip = CarnatorDemoText.execute().result[0]
+    if stock:
+        import nodes
+
+        conditioning = nodes.CLIPTextEncode().encode(clip, text)[0]
+    else:
+        conditioning = CarnatorTextEncode.execute(clip, text).result[0]
+    if not mask:
+        return conditioning
+    return [[t, {**extra, "attention_mask": torch.ones(t.shape[:2], dtype=torch.long)}] for t, extra in conditioning]
+
+
+def latent(shape: tuple[int, ...] = WAN_LATENT) -> dict[str, Any]:
+    """An empty video latent."""
+    return {"samples": torch.zeros(shape)}
+
+
+@dataclass
+class Ask:
+    """One request to a sampler node; the defaults are a small Wan text-to-video render."""
+
+    text: str = "a red ball on snow"
+    negative: str = ""
+    seed: int = 7
+    steps: int = STEPS
+    cfg: float = 5.0
+    sampler: str = "euler"
+    scheduler: str = "simple"
+    shape: tuple[int, ...] = WAN_LATENT
+    denoise: float = 1.0
+
+    @property
+    def ltx(self) -> bool:
+        """Whether it is meant for LTX-Video, by its latent's channels."""
+        return self.shape[1] == LTX_LATENT[1]
+
+    def inputs(self) -> dict[str, Any]:
+        """As the named inputs of the host's KSampler and of the probe node, without the model."""
+        return {"seed": self.seed, "steps": self.steps, "cfg": self.cfg, "sampler_name": self.sampler,
+                "scheduler": self.scheduler, "positive": encode(self.text, mask=self.ltx),
+                "negative": encode(self.negative, mask=self.ltx),
+                "latent_image": latent(self.shape), "denoise": self.denoise}
+
+
+@torch.inference_mode()
+def ksampler(model: Any, ask: Ask, **changes: Any) -> Tensor:
+    """The host's KSampler node; `changes` replace inputs."""
+    import nodes
+
+    return nodes.KSampler().sample(model=model, **{**ask.inputs(), **changes})[0]["samples"]
+
+
+@torch.inference_mode()
+def custom(model: Any, ask: Ask, sigmas: Tensor, callback: Callable[..., None] | None = None,
+           guider: Any = None) -> Tensor:
+    """A render on given sigmas through the host's guider, as SamplerCustomAdvanced runs it."""
+    import comfy.sample
+    import comfy.samplers
+
+    if guider is None:
+        guider = comfy.samplers.CFGGuider(model)
+        guider.set_conds(encode(ask.text, mask=ask.ltx), encode(ask.negative, mask=ask.ltx))
+        guider.set_cfg(ask.cfg)
+    empty = torch.zeros(ask.shape)
+    return guider.sample(comfy.sample.prepare_noise(empty, ask.seed), empty, comfy.samplers.sampler_object(ask.sampler),
+                         sigmas, callback=callback, disable_pbar=True, seed=ask.seed)
+
+
+def schedule(model: Any, steps: int = STEPS, scheduler: str = "simple") -> Tensor:
+    """The host's sigmas for a model."""
+    import comfy.samplers
+
+    return comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), scheduler, steps)
+
+
+@dataclass
+class Page:
+    """Stands for the host's web page: keeps what nodes send to it."""
+
+    lines: list[str] = field(default_factory=list)
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+
+    def send_progress_text(self, text: str, node_id: str) -> None:
+        self.lines.append(text)
+
+    def send_sync(self, event: str, data: Any, sid: str | None = None) -> None:
+        if event == "carnator.summary":
+            self.summaries.append(data)
+
+    @property
+    def said(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.summaries[-1]
+
+
+def bank_at(folder: Path) -> Any:
+    """A bank handle as Cache Bank Loader gives it."""
+    from carnator.carnator_core.bank import Bank
+    from carnator.nodes.types import BankHandle
+
+    return BankHandle(Bank.open(folder, 10**9, reserve_bytes=0))
+
+
+def entries(handle: Any) -> list[Any]:
+    """The bank's entries, once all that is under way is stored."""
+    from carnator.carnator_core.hosts import storing
+
+    storing.settle()
+    return handle.bank.entries()
+
+
+def node(name: str, graph: dict[str, Any] | None = None) -> Any:
+    """A node's class as the host runs it: a clone with its hidden inputs."""
+    from carnator.nodes import NODE_CLASS_MAPPINGS
+
+    hidden = {"UNIQUE_ID": "1", "PROMPT": graph or {}}
+    return NODE_CLASS_MAPPINGS[name].PREPARE_CLASS_CLONE({"hidden_inputs": hidden})
+
+
+def reuse(model: Any, bank: Any, pace: str = "balanced", noise: str = "any seed (fastest)", **settings: Any) -> Any:
+    """The model with Carnator Reuse in its line."""
+    return node("CarnatorReuse").execute(model, pace, noise, bank=bank, **settings).result[0]
+
+
+@torch.inference_mode()
+def granular(model: Any, bank: Any, ask: Ask, probe_steps: int = 4, **scope: Any) -> tuple[Tensor, Any]:
+    """Probe, gate, and joint reuse or the dense fallback, as the host's executor would run them: (latent, decision)."""
+    from carnator.carnator_core.gate import Thresholds
+
+    probing = node("CarnatorEarlySignatureProbe")
+    probe = probing.execute(model=model, bank=bank, probe_steps=probe_steps, **ask.inputs()).result[0]
+    decision = node("CarnatorRiskGate").execute(probe, **Thresholds().to_dict()).result[0]
+    sampler = node("CarnatorJointReuseSampler")
+    scope = {"tolerance": 0.03, "active_radius": 1, "context_radius": 1, **scope}
+    dense = None
+    if "dense_latent" in sampler.check_lazy_status(decision=decision, dense_latent=None, **scope):
+        dense = node("CarnatorDenseFallback").execute(probe).result[0]
+    return sampler.execute(decision, dense_latent=dense, **scope).result[0]["samples"], decision
