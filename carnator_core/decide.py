@@ -71,7 +71,7 @@ def candidates(request: Request, cards: Sequence[Card], noise_digest: str, setti
             continue
         correspondence = NOTHING_NAMED
         if request.prompt.text and card.prompt:
-            outcome = recall.correspond(request.prompt, parse(card.prompt))
+            outcome = recall.correspond(request.prompt, parse(str(card.facts.get("subject") or card.prompt)))
             if isinstance(outcome, recall.Refusal):
                 reasons.append(f'"{short(card.prompt)}": {outcome.reason}')
                 continue
@@ -111,6 +111,10 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
     for candidate in found:
         history = load(candidate.card.id)
         if history is None:
+            continue
+        if history.uncond is None and probe.trajectory.predictions[-1].shape[0] > 1:
+            refusals.append(f'"{short(candidate.card.prompt)}" was rendered with a sampler that keeps no unconditional '
+                            "prediction, and this sampler needs one")
             continue
         share, changed = None, None
         if torch.equal(history.noise, probe.noise):

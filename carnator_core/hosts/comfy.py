@@ -34,7 +34,7 @@ from ..summary import closing_line, summary
 from . import storing
 from .eligible import backbone_of, why_not
 from .identity import conditioning_digest, identity, tensor_digest
-from .patching import Patched, cfg_pp_functions
+from .patching import Patched, cfg_pp_functions, restrictable
 from .pictures import tail_frame
 
 log = logging.getLogger("carnator")
@@ -142,10 +142,9 @@ def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: T
             torch.cuda.synchronize(x.device)
         return torch.stack([out[0], call.uncond]) if call.uncond is not None else out[:1]
 
-    before = run.counts.computed
     prediction = run.predict(float(timestep.flatten()[0]), compute).to(device=x.device, dtype=x.dtype)
     denoised = prediction[:1].clone()
-    if pp and run.counts.computed == before and prediction.shape[0] > 1:
+    if prediction.shape[0] > 1:
         args = {"denoised": denoised, "uncond_denoised": prediction[1:2], "cond_denoised": denoised, "sigma": timestep,
                 "input": x, "model": guider.inner_model, "cond_scale": guider.cfg, "model_options": model_options,
                 "cond": guider.conds.get("positive"), "uncond": guider.conds.get("negative")}
@@ -160,7 +159,7 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
     patcher = guider.model_patcher
     backbone = backbone_of(patcher.model)
     assert backbone is not None
-    guided = "negative" in guider.conds and abs(float(guider.cfg) - 1.0) > 1e-6
+    guided = "negative" in guider.conds and (abs(float(guider.cfg) - 1.0) > 1e-6 or "cfg_pp" in sampler_name(sampler))
     request = _request(attachment, guider, noise, sampler, sigmas, guided)
     latent = noise.shape[2:]
     grid = token_grid(latent, backbone.patch)
@@ -191,7 +190,8 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
     layers = len(backbone.blocks(patcher.model.diffusion_model))
     run = Run(request, settings, grid, backbone.patch, decide,
               make_reader=lambda: AttentionReader(request.columns, _middle(layers)) if request.columns else None,
-              make_window=lambda scope: _window(backbone, patcher.model.diffusion_model, settings, scope, layers),
+              make_window=lambda scope: (_window(backbone, patcher.model.diffusion_model, settings, scope, layers)
+                                         if restrictable(guider.model_options) else None),
               say=attachment.say, stop_after_probe=attachment.stop_after_probe)
     if attachment.preset is not None:
         probe, verdict = attachment.preset
@@ -218,7 +218,7 @@ def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, s
     prompt = parse(text)
     columns = token_slots(prompt.text, carried["pieces"], prompt.entities) if carried.get("pieces") else {}
     return Request(
-        identity=identity(guider, noise.shape[1:], guided), prompt=prompt,
+        identity=identity(guider, noise.shape[1:], guided, KEY), prompt=prompt,
         text_vector=text_vector(positive["cross_attn"].float().cpu()),
         noise=noise[0].to("cpu", torch.float32, copy=True), sigmas=sigmas.detach().float().cpu(),
         columns={k: v for k, v in columns.items() if v},

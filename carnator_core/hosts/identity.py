@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,28 +51,59 @@ def weights_digest(patcher: Any) -> str:
 
 def patches_digest(patcher: Any) -> str:
     """Fingerprint of LoRAs and other weight patches with their strengths; "none" without."""
-    patches = getattr(patcher, "patches", {})
-    if not patches:
+    return _digest(getattr(patcher, "patches", {}))
+
+
+def forward_digest(options: dict[str, Any], own: str) -> str:
+    """Fingerprint of what other nodes do to the forward pass (block and attention patches, wrappers, rotary options);
+    "none" without. Functions count by their name and the plain values they close over. own: our wrappers' key."""
+    transformer = options.get("transformer_options", {})
+    wrappers = {kind: {key: w for key, w in keyed.items() if key != own}
+                for kind, keyed in transformer.get("wrappers", {}).items()}
+    rest = {k: v for k, v in transformer.items() if k not in ("wrappers", "callbacks") and v}
+    return _digest({**rest, **{k: v for k, v in wrappers.items() if any(v.values())}})
+
+
+def _digest(values: dict[Any, Any]) -> str:
+    if not values:
         return "none"
     h = hashlib.sha256()
-
-    def add(value: Any, depth: int = 0) -> None:
-        if isinstance(value, Tensor):
-            _sample(h, "", value)
-        elif isinstance(value, int | float | str | bool) or value is None:
-            h.update(repr(value).encode())
-        elif isinstance(value, Iterable) and depth < 4:
-            for item in value:
-                add(item, depth + 1)
-        elif hasattr(value, "weights"):
-            add(value.weights, depth + 1)
-        else:
-            h.update(type(value).__qualname__.encode())
-
-    for key in sorted(patches, key=str):
-        h.update(str(key).encode())
-        add(patches[key])
+    _feed(h, values)
     return h.hexdigest()[:16]
+
+
+def _feed(h: Any, value: Any, depth: int = 0) -> None:
+    """Add what can be told of a value between processes: names and plain values, no addresses. Of live objects that are
+    not called themselves the type alone counts, since they may change with every run."""
+    if isinstance(value, Tensor):
+        _sample(h, "", value)
+    elif isinstance(value, int | float | str | bool) or value is None:
+        h.update(repr(value).encode())
+    elif depth > 5 or isinstance(value, torch.nn.Module):
+        h.update(type(value).__qualname__.encode())
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            h.update(str(key).encode())
+            _feed(h, value[key], depth + 1)
+    elif isinstance(value, partial):
+        _feed(h, (value.func, value.args, value.keywords), depth + 1)
+    elif callable(value) and hasattr(value, "__qualname__"):
+        h.update(f"{value.__module__}.{value.__qualname__}".encode())
+        for cell in getattr(value, "__closure__", None) or ():
+            try:
+                _feed(h, cell.cell_contents, depth + 1)
+            except ValueError:  # a name that the function closes over and that was never given a value
+                h.update(b"empty")
+    elif isinstance(value, Iterable):
+        for item in value:
+            _feed(h, item, depth + 1)
+    elif hasattr(value, "weights"):
+        _feed(h, value.weights, depth + 1)
+    else:
+        h.update(type(value).__qualname__.encode())
+        if callable(value):
+            plain = {k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, int | float | str)}
+            _feed(h, plain, depth + 1)
 
 
 def conditioning_digest(conds: list[dict[str, Any]] | None) -> str:
@@ -81,8 +113,9 @@ def conditioning_digest(conds: list[dict[str, Any]] | None) -> str:
     return ",".join(tensor_digest(c["cross_attn"]) if c.get("cross_attn") is not None else "empty" for c in conds)
 
 
-def identity(guider: Any, latent_shape: Iterable[int], guided: bool) -> Identity:
-    """Identity of a request on this guider. guided: whether the unconditional branch is evaluated (cfg is not 1)."""
+def identity(guider: Any, latent_shape: Iterable[int], guided: bool, own: str) -> Identity:
+    """Identity of a request on this guider. guided: whether the unconditional branch is evaluated. own: the key of our
+    own wrappers, which do not count."""
     patcher = guider.model_patcher
     model = patcher.model
     sampling = model.model_sampling
@@ -93,6 +126,7 @@ def identity(guider: Any, latent_shape: Iterable[int], guided: bool) -> Identity
         "model": type(model).__name__,
         "weights": weights_digest(patcher),
         "patches": patches_digest(patcher),
+        "other nodes": forward_digest(guider.model_options, own),
         "precision": str(patcher.model_dtype()),
         "latent": "x".join(str(n) for n in latent_shape),
         "sampling": f"{type(sampling).__mro__[1].__name__} shift {shift:g}" if shift is not None else type(sampling).__mro__[1].__name__,

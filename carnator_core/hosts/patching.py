@@ -17,6 +17,12 @@ def cfg_pp_functions(options: dict[str, Any]) -> list[Callable[[dict[str, Any]],
     return [f for f in functions if getattr(f, "__module__", "").endswith("k_diffusion.sampling")]
 
 
+def restrictable(options: dict[str, Any]) -> bool:
+    """Whether restricted layers may stand in for the host's blocks: only where no other node works inside of them."""
+    transformer = options.get("transformer_options", {})
+    return not transformer.get("patches") and not transformer.get("patches_replace")
+
+
 class Patched:
     """`options`: a copy of the call's model options with what this call needs; the original is left as it was.
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
+log = logging.getLogger("carnator")
+
 
 def frames_of(model: Any, denoised: Tensor, vae: Any = None) -> Tensor:
     """A prediction [C, T, H, W] as one picture for each latent frame, [T, h, w, 3] sRGB 0..1: decoded with a VAE, or
-    estimated with the latent format's RGB factors (grey without either)."""
+    estimated with the latent format's RGB factors (grey without either). A VAE that fails is left out."""
     if vae is not None:
-        images = vae.decode(model.process_latent_out(denoised[None].float()))
-        images = images.reshape(-1, *images.shape[-3:]).float().cpu().clamp(0, 1)
-        last = torch.linspace(0, len(images) - 1, denoised.shape[1]).round().long()
-        return images[last]
+        try:
+            images = vae.decode(model.process_latent_out(denoised[None].float()))
+        except (RuntimeError, ValueError, TypeError) as error:
+            log.warning("Carnator: this VAE cannot decode the model's latent (%s); colours are estimated without it.",
+                        type(error).__name__)
+        else:
+            images = images.reshape(-1, *images.shape[-3:]).float().cpu().clamp(0, 1)
+            last = torch.linspace(0, len(images) - 1, denoised.shape[1]).round().long()
+            return images[last]
     raw = model.process_latent_out(denoised[None].float())[0].cpu()
     factors = getattr(model.latent_format, "latent_rgb_factors", None)
     if factors is None:
