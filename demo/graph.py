@@ -229,7 +229,7 @@ def _source_of_output(
 
 
 def _bypass(node: Mapping[str, Any], slot: int, wanted: str) -> Mapping[str, Any] | None:
-    """The input that a bypassed node hands on for an output: same place if the types agree, else the first that does."""
+    """The input that a bypassed node hands on for an output: same place if the types agree, else the first to do so."""
     inputs = node.get("inputs") or []
     given = str(node["outputs"][slot]["type"])
     same = inputs[slot] if slot < len(inputs) else None
