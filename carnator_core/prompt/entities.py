@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .words import (
     ABSTRACT,
     ATTRIBUTIVE_ING,
+    CAMERA,
     COLOUR_OR_THING,
     COLOURS,
     DIRECTIONS,
@@ -15,10 +17,13 @@ from .words import (
     GROUPS,
     ING_THINGS,
     LEMMAS,
+    LOOK,
     MATERIALS,
     MOTION,
     NEVER_NOUNS,
+    NUMBERS,
     PLACES_IN_FRAME,
+    QUALITY,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +32,10 @@ if TYPE_CHECKING:
 
 NOUNS = ("NOUN", "PROPN")
 _DETERMINERS = frozenset("a an the this that these those his her its their my your our no some two three".split())
+PRONOUNS = frozenset("""i you he she it we they me him her us them who what this that these those there someone
+everyone""".split())
 STOPS = frozenset(",.;:!?")
+_SCENE = CAMERA | QUALITY | LOOK | {"-"}
 
 
 @dataclass
@@ -45,9 +53,18 @@ class Mention:
     possessor: int | None = None
 
 
+def verb_lemma(token: Token) -> str:
+    """The lemma of a verb; "riding" is of "ride" and not of "rid", for that would double its consonant."""
+    lemma, word = token.lemma_, token.text
+    if word == lemma + "ing" and re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]", lemma):
+        return lemma + "e"
+    return lemma
+
+
 def _retag(token: Token, nlp: Language, tag: str) -> None:
+    lemmatizer: Any = nlp.get_pipe("lemmatizer")
     token.tag_, token.pos_ = tag, "VERB" if tag.startswith("V") else "NOUN"
-    token.lemma_ = nlp.get_pipe("lemmatizer").rule_lemmatize(token)[0] if tag.startswith("V") else token.text
+    token.lemma_ = lemmatizer.rule_lemmatize(token)[0] if tag.startswith("V") else token.text
 
 
 def repair(doc: Doc, nlp: Language) -> None:
@@ -58,10 +75,15 @@ def repair(doc: Doc, nlp: Language) -> None:
         after = doc[i + 1] if i + 1 < len(doc) else None
         if word in DIRECTIONS and word not in ("ahead", "away"):
             continue
+        if before is not None and f"{before.text} {word}" in FIXED_COMPOUNDS and token.pos_ not in NOUNS:
+            _retag(token, nlp, "NN")
+            continue
         if word.endswith("ing") and len(word) > 4 and token.pos_ in NOUNS and word not in ING_THINGS:
             kind = after is not None and after.pos_ in NOUNS and word in ATTRIBUTIVE_ING
             if before is not None and before.pos_ in (*NOUNS, "PRON") and not kind and before.tag_ != "PRP$":
                 _retag(token, nlp, "VBG")
+        elif before is not None and token.pos_ == "ADJ" and _misread(token, before, after):
+            _retag(token, nlp, "NN")
         elif i and _finite(doc, i):
             _retag(token, nlp, "VBZ")
         elif (token.pos_ not in (*NOUNS, "NUM", "PUNCT", "PRON", "DET") and before is not None
@@ -72,13 +94,23 @@ def repair(doc: Doc, nlp: Language) -> None:
             _retag(token, nlp, "NN")
 
 
+def _misread(token: Token, before: Token, after: Token | None) -> bool:
+    """Whether an "adjective" is a rare noun: "an ant gradually grows", "a streetlight changes"."""
+    if before.text not in ("a", "an") or token.text in NEVER_NOUNS or token.text in COLOURS or after is None:
+        return False
+    return token.dep_ == "nsubj" or after.tag_ == "NNS" and after.lemma_ != after.text
+
+
 def _finite(doc: Doc, i: int) -> bool:
     """Whether a "plural noun" is what its subject does: "a train runs from left to right"."""
     token, before = doc[i], doc[i - 1]
-    if i == 0 or token.tag_ != "NNS" or before.tag_ not in ("NN", "NNP") or before.text in COLOURS or token.lemma_ == token.text:
+    if i == 0 or token.tag_ != "NNS" or token.lemma_ == token.text or before.tag_ not in ("NN", "NNP"):
+        return False
+    if before.text in COLOURS or before.text in NUMBERS:
         return False
     after = doc[i + 1] if i + 1 < len(doc) else None
-    if after is not None and (after.pos_ in (*NOUNS, "VERB", "AUX") and after.text not in DIRECTIONS or after.text == "of"):
+    if after is not None and after.text not in DIRECTIONS and (
+            after.pos_ in (*NOUNS, "VERB", "AUX") or after.text == "of"):
         return False
     start = i - 1
     while start and doc[start - 1].pos_ in ("ADJ", "NOUN", "PROPN"):
@@ -90,14 +122,15 @@ def _finite(doc: Doc, i: int) -> bool:
 
 
 def bare_fragments(doc: Doc) -> list[int]:
-    """Last tokens of short pieces without any noun ("arch", "old barn"): a tagger takes them for verbs or adjectives."""
+    """Last tokens of short pieces without any noun ("arch", "old barn"), which a tagger takes for something else."""
     found, start = [], 0
     for i in range(len(doc) + 1):
         if i == len(doc) or doc[i].text in STOPS:
             piece = doc[start:i]
             last = piece[-1].text if len(piece) else ""
-            if (0 < len(piece) <= 3 and not any(t.pos_ in (*NOUNS, "PRON", "AUX") for t in piece) and last.isalpha()
-                    and len(last) > 2 and last not in NEVER_NOUNS and last not in DIRECTIONS
+            named = any(t.pos_ in (*NOUNS, "AUX") or t.text in PRONOUNS for t in piece)
+            if (0 < len(piece) <= 3 and not named and last.isalpha() and len(last) > 2
+                    and last not in NEVER_NOUNS and last not in DIRECTIONS
                     and not last.endswith(("ing", "ly", "ed")) and (last not in COLOURS or last in COLOUR_OR_THING)):
                 found.append(i - 1)
             start = i + 1
@@ -109,7 +142,7 @@ def mend_fragments(doc: Doc, nlp: Language) -> None:
     places = bare_fragments(doc)
     if not places:
         return
-    for i, again in zip(places, list(nlp.pipe([f"there is the {doc[i].text}." for i in places]))):
+    for i, again in zip(places, nlp.pipe([f"there is the {doc[i].text}." for i in places]), strict=True):
         if again[3].pos_ in NOUNS or len(places) == 1 and not any(t.pos_ in NOUNS for t in doc):
             _retag(doc[i], nlp, again[3].tag_ if again[3].tag_ in ("NNS", "NNP") else "NN")
 
@@ -130,12 +163,14 @@ def noun_lemma(token: Token) -> str:
 def _joins(doc: Doc, i: int) -> bool:
     """Whether noun i is part of the name of the noun after it."""
     a, b = doc[i], doc[i + 1]
+    if f"{a.text} {noun_lemma(b)}" in FIXED_COMPOUNDS:
+        return True
     if a.sent != b.sent and a.dep_ != "ROOT":
         return False
     if a.dep_ in ("compound", "nmod", "amod", "poss") and a.head.i > i:
         return True
     if a.tag_ in ("NNS", "NNPS"):
-        return f"{a.text} {b.text}" in FIXED_COMPOUNDS
+        return False
     return a.head.i == i + 1 or b.head.i == i or a.head == b.head or b.dep_ == "ROOT"
 
 
@@ -143,16 +178,24 @@ def _is_thing(doc: Doc, head: int, first: int, lemma: str) -> bool:
     word = doc[head].text
     if not any(c.isalpha() for c in word) or len(word) < 2:
         return False
-    if word in NEVER_NOUNS or lemma in NEVER_NOUNS:
+    if word in NEVER_NOUNS or lemma in NEVER_NOUNS or "camera" in (doc[i].text for i in range(first, head)):
         return False
     if word.endswith("ing") and word not in ING_THINGS and doc[head].pos_ != "PROPN":
         return False
     if lemma in ("light", "lamp") and first < head:
         return True
+    if word in DIRECTIONS:
+        return False
+    if " " in lemma:
+        return True
+    follows = doc[head + 1].text if head + 1 < len(doc) else ""
+    front = doc[head - 1].text if head else ""
+    known = front in MATERIALS or front in COLOURS or front in ("a", "an", "picture", "photo", "window", "door", "bed")
+    if word in ("top", "tops", "frame", "frames") and known:
+        return follows != "of"
     if word in COLOURS:
         article = doc[first - 1].text in _DETERMINERS if first else True
         return word in COLOUR_OR_THING and (article or doc[head].dep_ in ("ROOT", "conj") and first == head)
-    follows = doc[head + 1].text if head + 1 < len(doc) else ""
     if follows == "of" and (word in GROUPS or lemma in GROUPS) or word in ("hundreds", "thousands", "dozens"):
         return False
     return not (word in ABSTRACT or lemma in ABSTRACT or word in PLACES_IN_FRAME)
@@ -166,6 +209,9 @@ def mentions(doc: Doc) -> list[Mention]:
         if doc[i].pos_ not in NOUNS or doc[i].text in STOPS or doc[i].text in DIRECTIONS and doc[i].text in NEVER_NOUNS:
             i += 1
             continue
+        if doc[i].text in NUMBERS and doc[i].dep_ in ("nummod", "compound", "nmod", "quantmod") and doc[i].head.i > i:
+            i += 1
+            continue
         head = i
         while head + 1 < len(doc):
             if doc[head + 1].pos_ in NOUNS and doc[head + 1].text not in DIRECTIONS and _joins(doc, head):
@@ -175,6 +221,10 @@ def mentions(doc: Doc) -> list[Mention]:
                 head += 2
             else:
                 break
+        end = head + 1
+        if end + 1 < len(doc) and doc[end].text == "-" and doc[end].idx == doc[head].idx + len(doc[head]):
+            i = end + 1  # "rock-carved": part of an adjective
+            continue
         first = i
         # Colours and materials in front are modifiers, not part of the name: "glass bottle", "orange cat".
         while first < head and (doc[first].text in COLOURS or doc[first].text in MATERIALS):
@@ -184,8 +234,13 @@ def mentions(doc: Doc) -> list[Mention]:
             lemma = f"{doc[head - 1].text} {lemma}"
         elif head and f"{doc[head - 1].text} {lemma}" in FIXED_COMPOUNDS:
             first, lemma = head - 1, f"{doc[head - 1].text} {lemma}"
-        found.append(Mention(lemma, head, first, i, _is_thing(doc, head, first, lemma)))
-        i = head + 1
+        thing = _is_thing(doc, head, first, lemma)
+        while not thing and head > first and doc[head - 1].text not in _SCENE:
+            head -= 1  # "a church interior", "mountain view": the church, the mountain
+            lemma = noun_lemma(doc[head])
+            thing = _is_thing(doc, head, first, lemma)
+        found.append(Mention(lemma, head, first, i, thing))
+        i = end
     return _with_possessors(doc, found)
 
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .chinese import chinese_entities
+from .clauses import Clauses
 from .entities import mend_fragments, mentions, repair
 from .look import take_scene
-from .modifiers import Reader
 from .pipeline import PipelineMissing, docs, pipeline
 from .syntax import strip_host_syntax
 from .tidy import Tidy, tidy
@@ -87,7 +87,7 @@ def _parse_all(texts: Iterable[str]) -> list[tuple[Prompt, Spans]]:
         texts_once = list(dict.fromkeys(job[3].text for job in jobs))
         read = _english if spoken == "en" else chinese_entities
         try:
-            parsed = dict(zip(texts_once, [read(doc) for doc in docs(spoken, texts_once)]))
+            parsed = dict(zip(texts_once, [read(doc) for doc in docs(spoken, texts_once)], strict=True))
         except PipelineMissing as error:
             about = "the prompt is Chinese and " if spoken == "zh" else ""
             for at, raw, stripped, _, scene in jobs:
@@ -105,7 +105,7 @@ def _english(doc: Doc) -> list[Found]:
     repair(doc, nlp)
     mend_fragments(doc, nlp)
     here = mentions(doc)
-    said = Reader(doc, here).read()
+    said = Clauses(doc, here).read()
     found: list[Found] = []
     for n, mention in enumerate(here):
         if mention.thing:
@@ -116,10 +116,10 @@ def _english(doc: Doc) -> list[Found]:
 
 
 def _settled(modifiers: Iterable[Modifier]) -> tuple[Modifier, ...]:
-    """Each once; "several" gives way to a number."""
+    """Each once; "several" gives way to a number or to none."""
     once = dict.fromkeys(modifiers)
-    counts = [m for m in once if m.kind == "count"]
-    return tuple(m for m in once if m.kind != "count" or m.text != "several" or len(counts) == 1)
+    counted = sum(m.kind in ("count", "negation") for m in once)
+    return tuple(m for m in once if m != Modifier("count", "several") or counted == 1)
 
 
 def _merge(found: Iterable[Found], form: Tidy, text: str) -> tuple[tuple[Entity, ...], Spans]:

@@ -61,7 +61,8 @@ def _occurrences(text: str, entity: Entity) -> list[tuple[int, int]]:
 
 
 def _fits(text: str, entities: Sequence[Entity]) -> bool:
-    return all(e.span[1] <= len(text) and e.text.endswith(text[e.span[0]:e.span[1]]) and e.span[0] < e.span[1] for e in entities)
+    """Whether the entities' spans are spans of this very text."""
+    return all(e.span[0] < e.span[1] <= len(text) and e.text.endswith(text[e.span[0]:e.span[1]]) for e in entities)
 
 
 def token_slots(text: str, pieces: Sequence[str], entities: Iterable[Entity]) -> dict[str, tuple[int, ...]]:

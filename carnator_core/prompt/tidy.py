@@ -32,7 +32,7 @@ class Tidy:
     def without(self, ranges: Iterable[tuple[int, int]]) -> Tidy:
         """The same with some character ranges cut out; what is left closes up without stray commas."""
         cut = {i for start, end in ranges for i in range(start, end)}
-        return _close([(c, o) for i, (c, o) in enumerate(zip(self.text, self.origin)) if i not in cut])
+        return _close([(c, o) for i, (c, o) in enumerate(zip(self.text, self.origin, strict=True)) if i not in cut])
 
 
 def _characters(text: str) -> Iterable[tuple[str, int]]:
