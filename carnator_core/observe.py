@@ -41,24 +41,18 @@ class AttentionReader:
     layers: Sequence[int]
     cross: dict[str, list[Tensor]] = field(default_factory=dict)
     queries: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    _layer: int = -1
-    _order: int = 0
 
-    def enter(self, layer: int) -> None:
-        """A block begins."""
-        self._layer, self._order = layer, 0
-
-    def attention(self, q: Tensor, k: Tensor, heads: int, options: dict[str, Any], skip_reshape: bool) -> None:
-        """One attention call of the current block, before it runs."""
-        self._order += 1
-        if self._layer not in self.layers or self._order > 2:
+    def attention(self, layer: int, order: int, q: Tensor, k: Tensor, heads: int, options: dict[str, Any],
+                  skip_reshape: bool) -> None:
+        """The order-th attention call (from 1) of a block, before it runs."""
+        if layer not in self.layers or order > 2:
             return
         kinds = branches(options, q.shape[0])
         if 0 not in kinds:
             return
         item = kinds.index(0)
         qi, ki = split_heads(q[item], heads, skip_reshape), split_heads(k[item], heads, skip_reshape)
-        if self._order == 1:
+        if order == 1:
             if len(self.queries) < 2:
                 self.queries.append((qi, ki))
             return

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from .backbones.base import Grid
+from .connectivity import Connectivity, Recorder, worthwhile
 from .forecast import Forecaster, Pace, blend
 from .history import History
 from .observe import AttentionReader, Window
 from .record import Trajectory, same_sigma, storage_dtype
 from .regions import Regions
 from .request import Request, Settings
+from .sparse import Connect, Following, Recording
 
 
 class Phase(Enum):
@@ -80,7 +82,7 @@ class Compute(Protocol):
     """One real model call: returns the prediction [S, C, T, H, W] as a tensor that nobody else holds."""
 
     def __call__(self, *, reader: AttentionReader | None = None, window: Window | None = None,
-                 restrict: bool = False, sparse: float | None = None) -> Tensor: ...
+                 restrict: bool = False, connect: Connect | None = None) -> Tensor: ...
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Counts:
     replayed: int = 0
     seconds: float = 0.0
     overhead: float = 0.0  # recall and set-up before the first call
-    tokens: float = 0.0  # sum over computed calls of the share of tokens in the restricted layers
+    density: list[float] = field(default_factory=list)  # of the attention that followed a history, a value a call
 
 
 @dataclass
@@ -113,6 +115,8 @@ class Run:
     make_window: Callable[[Regions], Window | None]
     say: Callable[[str], None] = lambda text: None
     stop_after_probe: bool = False
+    layers: int = 0  # of the transformer
+    device: str = "cpu"  # where it computes
     noise: Tensor | None = None  # the noise this pass started from, when it is not the request's own
     phase: Phase = Phase.PROBE
     verdict: Verdict | None = None
@@ -128,6 +132,8 @@ class Run:
     _window: Window | None = None
     _weights: Tensor | None = None
     _since_full: int = 0
+    _recorder: Recorder | None = None
+    _connectivity: Connectivity | None = None
     _like: Tensor | None = None  # a prediction as the model gives it: its device, dtype and stack size
 
     def begin(self) -> None:
@@ -164,9 +170,28 @@ class Run:
             reader = self._reader = self.make_reader()
         if self.phase is Phase.PROBE:
             self.say(f"probing {step + 1}/{self.settings.probe}")
-        prediction = self._compute(compute, reader=reader)
+        prediction = self._compute(compute, reader=reader, connect=self._recording(sigma))
         self.own.add(sigma, self._kept(prediction))
         return prediction
+
+    def _recording(self, sigma: float) -> Recording | None:
+        """Recording of this step's connectivity, when the render is to be remembered and large enough to profit."""
+        if self._recorder is None and self.settings.record and self.settings.sparse == "auto" and not self.stop_after_probe:
+            tokens = self.grid[0] * self.grid[1] * self.grid[2]
+            if worthwhile(tokens, 0.0, self.device):
+                self._recorder = Recorder(self.grid, self.request.sigmas.tolist(), coverage=self.settings.coverage)
+        return Recording(self._recorder, sigma) if self._recorder is not None and self._recorder.wants(sigma) else None
+
+    def _following(self, sigma: float, restrict: bool) -> Following | None:
+        """The history's connectivity for this step, in the modes that reuse it."""
+        if self._connectivity is None:
+            return None
+        return Following(self._connectivity, sigma, self._window.tokens if restrict and self._window is not None else None)
+
+    def recorded(self) -> dict[str, Tensor]:
+        """This render's own connectivity, packed for its history; empty when none was recorded."""
+        found = self._recorder.finish() if self._recorder is not None else None
+        return found.to_tensors() if found is not None else {}
 
     def _compute(self, compute: Compute, **how: object) -> Tensor:
         began = time.perf_counter()
@@ -235,6 +260,8 @@ class Run:
         self._forecaster = Forecaster(self._served, self._weights)
         for s, p in zip(self.own.sigmas, self.own.predictions):
             self._pace.computed(self._forecaster.observe(s, p))
+        if history.connectivity and self.settings.sparse == "auto" and self.settings.mode in ("ours", "joint", "attention"):
+            self._connectivity = Connectivity.from_tensors(history.connectivity)
         if verdict.regions is not None and self.settings.mode in ("ours", "joint", "latent"):
             self._window = self.make_window(verdict.regions)
         noise_differs = not torch.equal(history.noise, self._started_from())
@@ -274,12 +301,14 @@ class Run:
             self.counts.forecast += 1
             self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
             return blend(forecast, self._served(sigma), self._weights) if fuse else forecast
-        sparse = settings.coverage if settings.mode in ("ours", "joint", "attention") else None
         restrict = self._window is not None and self._window.ready((0, 1) if self._guided() else (0,))
         if not fuse and settings.refresh and self._since_full >= settings.refresh:
             restrict = False
         self._since_full = self._since_full + 1 if restrict else 0
-        own = self._compute(compute, window=self._window, restrict=restrict, sparse=sparse)
+        connect = self._following(sigma, restrict)
+        own = self._compute(compute, window=self._window, restrict=restrict, connect=connect)
+        if connect is not None and connect.densities:
+            self.counts.density.append(sum(connect.densities) / len(connect.densities))
         if restrict:
             self.counts.restricted += 1
             if not fuse:  # outside the region nothing was computed: there the history carries on what was

@@ -30,6 +30,7 @@ from ..regions import Regions, latent_weights, regions, token_weights
 from ..request import Request, Settings
 from ..reuse import Phase, Probe, ProbeDone, Restart, Run, Verdict
 from ..signature import Signature, signature
+from ..sparse import Connect
 from ..summary import closing_line, summary
 from . import storing
 from .eligible import backbone_of, why_not
@@ -135,8 +136,8 @@ def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: T
     pp = cfg_pp_functions(model_options)
 
     def compute(*, reader: AttentionReader | None = None, window: Window | None = None, restrict: bool = False,
-                sparse: float | None = None) -> Tensor:
-        call = Patched(model_options, run, reader, window, restrict, sparse, capture=bool(pp))
+                connect: Connect | None = None) -> Tensor:
+        call = Patched(model_options, run.layers, reader, window, restrict, connect, capture=bool(pp))
         out = executor(x, timestep, call.options, seed)
         if x.device.type == "cuda":
             torch.cuda.synchronize(x.device)
@@ -192,7 +193,7 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
               make_reader=lambda: AttentionReader(request.columns, _middle(layers)) if request.columns else None,
               make_window=lambda scope: (_window(backbone, patcher.model.diffusion_model, settings, scope, layers)
                                          if restrictable(guider.model_options) else None),
-              say=attachment.say, stop_after_probe=attachment.stop_after_probe)
+              say=attachment.say, stop_after_probe=attachment.stop_after_probe, layers=layers, device=str(patcher.load_device))
     if attachment.preset is not None:
         probe, verdict = attachment.preset
         run.probe, run.own = probe, Trajectory(probe.trajectory.sigmas, probe.trajectory.predictions)

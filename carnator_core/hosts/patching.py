@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from ..observe import AttentionReader, Window
-from ..reuse import Run
+from ..observe import AttentionReader, Window, branches
+from ..sparse import Connect
 
 
 def cfg_pp_functions(options: dict[str, Any]) -> list[Callable[[dict[str, Any]], Tensor]]:
@@ -23,6 +24,14 @@ def restrictable(options: dict[str, Any]) -> bool:
     return not transformer.get("patches") and not transformer.get("patches_replace")
 
 
+@dataclass
+class _Place:
+    """Where a forward is: the block, and how many attentions of it have begun."""
+
+    layer: int = -1
+    order: int = 0
+
+
 class Patched:
     """`options`: a copy of the call's model options with what this call needs; the original is left as it was.
 
@@ -30,26 +39,31 @@ class Patched:
     `uncond` holds the unconditional prediction [C, T, H, W] after the call when `capture` was asked for.
     """
 
-    def __init__(self, options: dict[str, Any], run: Run, reader: AttentionReader | None, window: Window | None,
-                 restrict: bool, sparse: float | None, capture: bool) -> None:
+    def __init__(self, options: dict[str, Any], layers: int, reader: AttentionReader | None, window: Window | None,
+                 restrict: bool, connect: Connect | None, capture: bool) -> None:
         self.options = options
         self.uncond: Tensor | None = None
-        if reader is None and window is None and not capture:
+        if reader is None and window is None and connect is None and not capture:
             return
         self.options = dict(options)
         if capture:
             self.options["sampler_post_cfg_function"] = [*options.get("sampler_post_cfg_function", []), self._capture]
-        if reader is None and window is None:
+        if reader is None and window is None and connect is None:
             return
         transformer = self.options["transformer_options"] = dict(options.get("transformer_options", {}))
         replace = dict(transformer.get("patches_replace", {}))
         blocks = replace["dit"] = dict(replace.get("dit", {}))
         transformer["patches_replace"] = replace
-        layers = set(range(window.first, window.last)) if window is not None else set()
-        for i in sorted(layers | (set(reader.layers) if reader is not None else set())):
-            blocks[("double_block", i)] = _block(i, blocks.get(("double_block", i)), reader, window if i in layers else None, restrict)
-        if reader is not None:
-            transformer["optimized_attention_override"] = _override(transformer.get("optimized_attention_override"), reader)
+        inside = range(window.first, window.last) if window is not None else range(0)
+        reading = reader.layers if reader is not None else ()
+        place = _Place()
+        for i in range(layers):
+            if i in inside or i in reading or connect is not None:
+                key = ("double_block", i)
+                blocks[key] = _block(i, place, blocks.get(key), window if i in inside else None, restrict)
+        if reader is not None or connect is not None:
+            previous = transformer.get("optimized_attention_override")
+            transformer["optimized_attention_override"] = _override(place, previous, reader, connect)
 
     def _capture(self, args: dict[str, Any]) -> Tensor:
         uncond = args.get("uncond_denoised")
@@ -57,11 +71,10 @@ class Patched:
         return args["denoised"]
 
 
-def _block(layer: int, previous: Callable[..., Any] | None, reader: AttentionReader | None, window: Window | None,
+def _block(layer: int, place: _Place, previous: Callable[..., Any] | None, window: Window | None,
            restrict: bool) -> Callable[..., dict[str, Any]]:
     def replacement(call: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-        if reader is not None:
-            reader.enter(layer)
+        place.layer, place.order = layer, 0
 
         def original(arguments: dict[str, Any]) -> dict[str, Any]:
             return previous(arguments, extra) if previous is not None else extra["original_block"](arguments)
@@ -72,9 +85,18 @@ def _block(layer: int, previous: Callable[..., Any] | None, reader: AttentionRea
     return replacement
 
 
-def _override(previous: Callable[..., Tensor] | None, reader: AttentionReader) -> Callable[..., Tensor]:
+def _override(place: _Place, previous: Callable[..., Tensor] | None, reader: AttentionReader | None,
+              connect: Connect | None) -> Callable[..., Tensor]:
     def override(func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, heads: int, *args: Any, **kwargs: Any) -> Tensor:
-        reader.attention(q, k, heads, kwargs.get("transformer_options") or {}, bool(kwargs.get("skip_reshape")))
+        place.order += 1
+        options = kwargs.get("transformer_options") or {}
+        plain = not args and kwargs.get("mask") is None and not kwargs.get("skip_reshape") and not kwargs.get("skip_output_reshape")
+        if reader is not None:
+            reader.attention(place.layer, place.order, q, k, heads, options, bool(kwargs.get("skip_reshape")))
+        if connect is not None and place.order == 1 and plain:
+            out = connect.attention(place.layer, q, k, v, heads, branches(options, q.shape[0]))
+            if out is not None:
+                return out
         if previous is not None:
             return previous(func, q, k, v, heads, *args, **kwargs)
         return func(q, k, v, heads, *args, **kwargs)

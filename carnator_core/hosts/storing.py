@@ -44,7 +44,7 @@ def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> H
                "subject": run.settings.subject,
                "seconds": seconds, "transformer_seconds": run.counts.seconds, "created": time.time(),
                "grid": list(run.grid), "patch": list(run.patch), "probe": run.settings.probe},
-        thumbnail=(tail_frame(model, last[:, :1], vae) * 255).round().to(torch.uint8))
+        connectivity=run.recorded(), thumbnail=(tail_frame(model, last[:, :1], vae) * 255).round().to(torch.uint8))
 
 
 def store(bank: Bank, history: History) -> None:
