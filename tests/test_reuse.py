@@ -376,7 +376,7 @@ def test_layers_are_restricted_in_the_modes_that_have_a_region(mode: str, given:
     else:
         assert restricted == [False] + [True] * (len(reused) - 1)
     assert sampler.run.counts.restricted == sum(restricted)
-    assert {how["sparse"] for how in reused} == ({0.9} if mode in ("ours", "joint", "attention") else {None})
+    assert {how["connect"] for how in reused} == {None}  # this history has no connectivity
     assert set(window.asked) <= {(0, 1)}
 
 
