@@ -20,8 +20,8 @@ _NEGATIONS = ("\u6ca1", "\u6ca1\u6709", "\u65e0", "\u4e0d")
 # time of day, time, close-up, middle
 _NO_THINGS = frozenset((
     "\u89c6\u56fe", "\u6b63\u89c6\u56fe", "\u98ce\u683c", "\u955c\u5934", "\u753b\u9762", "\u753b\u8d28",
-    "\u80cc\u666f", "\u5de6\u8fb9", "\u53f3\u8fb9", "\u573a\u666f", "\u89c6\u9891", "\u6548\u679c", "\u89c6\u89d2", "\u4e0a\u9762",
-    "\u4e0b\u9762", "\u65f6\u5206", "\u65f6\u95f4", "\u7279\u5199", "\u4e2d"))
+    "\u80cc\u666f", "\u5de6\u8fb9", "\u53f3\u8fb9", "\u573a\u666f", "\u89c6\u9891", "\u6548\u679c",
+    "\u89c6\u89d2", "\u4e0a\u9762", "\u4e0b\u9762", "\u65f6\u5206", "\u65f6\u95f4", "\u7279\u5199", "\u4e2d"))
 
 
 def chinese_entities(doc: Doc) -> list[Found]:

@@ -65,7 +65,7 @@ class Clauses(Phrases):
             return self.joined(self.owner[token.head.i], token.i)
         near = self.owner.get(token.i - 1)
         if near is not None and any(n == near for n, _ in self.made_of):
-            return self._climb(self.doc[token.i - 1])[-1:]  # "a robot made of metal standing"
+            return [n for n in range(near) if self.mentions[n].thing][-1:]  # "a robot made of metal standing"
         if token.tag_ == "VBG" and near is not None and self.mentions[near].thing:
             return self.joined(near, token.i)
         if token.head.i != token.i and token.head.pos_ in ("VERB", "AUX"):
