@@ -90,10 +90,9 @@ def _changes(name: str, ours: tuple[Modifier, ...], theirs: tuple[Modifier, ...]
              substituted: tuple[str, str] | None) -> list[Change]:
     """Differences of two modifier lists, kind by kind. What only repeats the substitution ("on snow") is none."""
     def told(modifier: Modifier) -> tuple[str, str]:
-        text = modifier.text
-        if substituted is not None and modifier.kind in ("relation", "direction"):
-            text = " ".join(substituted[0] if w == substituted[1] else w for w in text.split())
-        return modifier.kind, text
+        if modifier.kind in ("relation", "direction") and substituted and set(modifier.text.split()) & set(substituted):
+            return modifier.kind, "to what is substituted"
+        return modifier.kind, modifier.text
 
     own, other = {told(m): m for m in ours}, {told(m): m for m in theirs}
     added, missing = [m for k, m in own.items() if k not in other], [m for k, m in other.items() if k not in own]
