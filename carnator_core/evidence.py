@@ -78,24 +78,28 @@ def expand(
 ) -> Tensor:
     """S_i: mean over heads of max over I+ of A_self[i, u] minus max over I- of A_self[i, u]; [N] float32.
 
-    q, k: [heads, N, d]. The row sums of the softmax run over all N keys, or, with `sampled`, over that many evenly
-    spaced ones (scaled up to N), which costs N x sampled instead of N x N and ranks tokens nearly the same. A set
-    without tokens contributes zero.
+    q, k: [heads, N, d]. The row sums of the softmax run over all N keys or, with `sampled`, over the seeds and that many
+    evenly spaced others, scaled up: N x sampled instead of N x N, and nearly the same ranking, since the seeds hold
+    what the object's tokens attend to most. A set without tokens contributes zero.
     """
     heads, count, width = q.shape
     columns = torch.cat((positive, negative)).to(q.device)
     total = torch.zeros(count, dtype=torch.float32, device=q.device)
     if len(columns) == 0:
         return total
-    step = 1 if sampled is None else max(1, count // max(1, sampled))
+    rest = torch.ones(count, dtype=torch.bool, device=q.device)
+    rest[columns] = False
+    others = torch.nonzero(rest).flatten()
+    picked = others if sampled is None else others[:: max(1, len(others) // max(1, sampled))]
+    scale = math.log(len(others) / len(picked)) if len(picked) else 0.0
     for head in range(heads):
         keys = k[head].float().T * width**-0.5
-        all_keys, seed_keys = keys[:, ::step], keys[:, columns]
+        seed_keys, other_keys = keys[:, columns], keys[:, picked]
         for start in range(0, count, chunk):
             rows = q[head, start : start + chunk].float()
-            log_sum = torch.logsumexp(rows @ all_keys, dim=-1, keepdim=True)
-            log_sum += math.log(count / all_keys.shape[1])
-            weights = torch.exp(rows @ seed_keys - log_sum)
+            logits = rows @ seed_keys
+            others_sum = torch.logsumexp(rows @ other_keys, dim=-1) + scale
+            weights = torch.exp(logits - torch.logaddexp(torch.logsumexp(logits, dim=-1), others_sum)[:, None])
             total[start : start + chunk] += _row_max(weights[:, : len(positive)])
             total[start : start + chunk] -= _row_max(weights[:, len(positive) :])
     return total / heads
@@ -151,12 +155,17 @@ def locate(
 
 
 def _norm(values: Tensor) -> Tensor:
-    """Min-max to 0..1 in float32; zeros when flat or not finite."""
+    """To 0..1 in float32 between the minimum and the 99 % quantile, beyond which is 1; zeros when flat or not finite.
+
+    One token of outlying attention (to itself, or a sink) would otherwise push the whole object under the threshold.
+    """
     value = values.float()
     low, high = value.min(), value.max()
     if not bool(torch.isfinite(high - low)) or bool(high <= low):
         return torch.zeros_like(value)
-    return (value - low) / (high - low)
+    common = value.kthvalue(value.numel() - value.numel() // 100).values
+    high = common if bool(common > low) else high
+    return ((value - low) / (high - low)).clamp_max(1.0)
 
 
 def _row_max(weights: Tensor) -> Tensor:
