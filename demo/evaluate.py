@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import time
 from collections import Counter
@@ -31,6 +32,14 @@ ATTRIBUTES = ("noun", "colour", "size", "count", "place", "motion")
 Clips = tuple[list[world.Scene], Tensor, dict[int, Tensor]]  # scenes, videos [B, 3, 9, 128, 128], maps by step
 
 
+def shape_of(weights: dit.Weights) -> dit.Shape:
+    """The sizes of a transformer, read off its weights in either layout."""
+    patch = weights["patch_embedding.weight"]
+    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks."))
+    return dit.Shape(channels=patch.shape[1], dim=patch.shape[0], ffn=len(weights["blocks.0.ffn.0.bias"]),
+                     layers=layers, patch=patch.shape[-1])
+
+
 def sigmas(steps: int, shift: float) -> list[float]:
     """The host's `simple` schedule for a flow model: steps + 1 noise levels, the last 0."""
     t = torch.arange(1, 1001) / 1000
@@ -48,7 +57,7 @@ def sample(forward: dit.Forward, weights: dit.Weights, captions: Sequence[str], 
            steps: int = 30, cfg: float = 5.0, shift: float = 3.0,
            look_at: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
     """Euler from plain noise to latents [B, 16, 3, 16, 16]; at the steps `look_at` (from 1) also the conditional
-    cross-attention, mean over heads and the layers ATTENDED, [B, 192, SLOTS]."""
+    cross-attention, mean over heads and the layers ATTENDED, [B, tokens, SLOTS]."""
     count = len(captions)
     z = torch.stack([noise(s) for s in seeds])
     text = torch.stack([words.mixing(c, data.VOCABULARY) for c in [*captions, *[""] * count]])
@@ -134,10 +143,11 @@ def report(asked: Sequence[world.Scene], seen: Sequence[scorer.Seen]) -> dict[st
             "objects_right": [bound, objects], "confused": dict(confused.most_common())}
 
 
-def token_mask(mask: Tensor) -> Tensor:
-    """An object's mask at LOOKED_AT [5, 128, 128] -> share of each visual token covered, [192]."""
+def token_mask(mask: Tensor, tokens: int) -> Tensor:
+    """An object's mask at LOOKED_AT [5, 128, 128] -> share of each visual token covered, [tokens]."""
     m = mask.float()
-    return F.avg_pool2d(torch.stack([m[0], m[1:3].mean(0), m[3:5].mean(0)])[:, None], 16).flatten()
+    cell = world.SIDE // math.isqrt(tokens // 3)
+    return F.avg_pool2d(torch.stack([m[0], m[1:3].mean(0), m[3:5].mean(0)])[:, None], cell).flatten()
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
@@ -161,7 +171,8 @@ def attention_alone(clips: Clips) -> dict[int, dict[str, float]]:
     asked, videos, maps = clips
     views = [scorer.look(v)[1] for v in videos]
     usable = [i for i, masks in enumerate(views) if len(masks)]
-    own = {i: token_mask(views[i][0]) for i in usable}
+    tokens = next(iter(maps.values())).shape[1]
+    own = {i: token_mask(views[i][0], tokens) for i in usable}
     rows: dict[int, dict[str, float]] = {}
     for step, cross in maps.items():
         parts: dict[str, list[float]] = {"correlation": [], "control": [], "iou": [], "control_iou": []}
@@ -180,6 +191,7 @@ def attention_alone(clips: Clips) -> dict[int, dict[str, float]]:
 def attention_pairs(clips: Clips) -> dict[int, dict[str, float]]:
     """Two-object clips: how many nouns' maps are higher on their own object than on the other."""
     asked, videos, maps = clips
+    tokens = next(iter(maps.values())).shape[1]
     usable: list[tuple[int, list[Tensor]]] = []
     for i, (scene, video) in enumerate(zip(asked, videos, strict=True)):
         view, masks = scorer.look(video)
@@ -189,7 +201,7 @@ def attention_pairs(clips: Clips) -> dict[int, dict[str, float]]:
         straight, crossed = fit[0][0] + fit[1][1], fit[0][1] + fit[1][0]
         if straight != crossed:
             order = (0, 1) if straight > crossed else (1, 0)
-            usable.append((i, [token_mask(masks[k]) for k in order]))
+            usable.append((i, [token_mask(masks[k], tokens) for k in order]))
     rows = {}
     for step, cross in maps.items():
         picked = 0
@@ -254,7 +266,8 @@ def main() -> None:
     if args.vae and not args.comfy:
         parser.error("--vae needs --comfy")
     torch.set_num_threads(1)
-    weights, shape = load_file(args.dit), dit.Shape()
+    weights = load_file(args.dit)
+    shape = shape_of(weights)
     forward = dit.Forward(shape, data.vectors())
     if args.stock:
         weights = dit.from_stock(weights, shape)
