@@ -41,17 +41,17 @@ def place_slot(scene: world.Scene) -> int:
     return words.split(world.caption(scene)).index(scene.place)
 
 
-def cell_index(scene: world.Scene) -> list[int]:
-    """Index into world.CELLS of the first and the second thing (-1: none)."""
-    cells = [world.CELLS.index(t.cell) for t in scene.things]
+def cell_index(scene: world.Scene, lattice: world.Lattice) -> list[int]:
+    """Index into the lattice's cells of the first and the second thing (-1: none)."""
+    cells = [lattice.cells.index(t.cell) for t in scene.things]
     return (cells + [-1])[:2]
 
 
-def shard(rng: random.Random, count: int = SHARD) -> dict[str, Tensor]:
+def shard(rng: random.Random, lattice: world.Lattice, count: int = SHARD) -> dict[str, Tensor]:
     """`count` random trained scenes: latents, token masks, text mixing, slots and cells."""
     parts: dict[str, list[Tensor]] = {}
     for start in range(0, count, 8):
-        scenes = [world.random_scene(rng) for _ in range(min(8, count - start))]
+        scenes = [world.random_scene(rng, lattice=lattice) for _ in range(min(8, count - start))]
         drawn = [world.render(s) for s in scenes]
         masks = torch.stack([m for _, m in drawn])
         for j, scene in enumerate(scenes):
@@ -59,11 +59,11 @@ def shard(rng: random.Random, count: int = SHARD) -> dict[str, Tensor]:
                 masks[j] = masks[j].amax(0, keepdim=True)
         batch = {
             "latents": latents.normalised(torch.stack([v for v, _ in drawn]) * 2 - 1).half(),
-            "masks": latents.token_masks(masks).half(),
+            "masks": latents.token_masks(masks, lattice.cell).half(),
             "text": torch.stack([words.mixing(world.caption(s), VOCABULARY) for s in scenes]),
             "nouns": torch.tensor([noun_slots(s) for s in scenes]),
             "place": torch.tensor([place_slot(s) for s in scenes]),
-            "cells": torch.tensor([cell_index(s) for s in scenes]),
+            "cells": torch.tensor([cell_index(s, lattice) for s in scenes]),
         }
         for name, value in batch.items():
             parts.setdefault(name, []).append(value)
@@ -83,13 +83,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clips", type=int, default=20480)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cell", type=int, default=8, choices=(8, 16), help="pixels a token and side")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
     for k in range(args.clips // SHARD):
         target = args.folder / f"clips_{args.seed}_{k}.safetensors"
-        save_file(shard(rng), target.with_suffix(".part"))
+        save_file(shard(rng, world.Lattice(args.cell)), target.with_suffix(".part"))
         target.with_suffix(".part").rename(target)
         print(f"{target.name}: {(k + 1) * SHARD} clips", flush=True)
 

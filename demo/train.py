@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from . import coupling, data, dit, words
+from . import coupling, data, dit, words, world
 
 ATTENDED = (1, 2, 3, 4)  # layers whose cross-attention is taught to point at the object
 
@@ -82,6 +82,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         value.requires_grad_(True)
     average = {k: v.detach().clone() for k, v in weights.items()}
     forward = dit.Forward(shape, data.vectors(), compiled=True)
+    pairing = coupling.Coupling(world.Lattice(8 * args.patch))
     null = words.mixing("", data.VOCABULARY)
     matrices = [n for n, v in weights.items() if n.startswith("blocks") and v.ndim == 2]
     others = [n for n in weights if n not in set(matrices)]
@@ -94,9 +95,6 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
     def refill() -> None:
         new = data.load(Path(args.data), seen)
         if new:
-            if args.patch == 2:
-                masks = new["masks"]
-                new["masks"] = F.avg_pool2d(masks.flatten(1, 2), 2).unflatten(1, masks.shape[1:3])
             for k, v in new.items():
                 pool[k] = torch.cat([pool[k], v]) if k in pool else v
 
@@ -118,7 +116,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         u = (torch.rand(1) + torch.arange(size) / size) % 1
         u = u[torch.randperm(size)]
         sigma = (args.shift * u / (1 + (args.shift - 1) * u)).clamp(5e-3, 1)
-        noise = coupling.couple(torch.randn_like(clean), batch["cells"])
+        noise = pairing.couple(torch.randn_like(clean), batch["cells"])
         s = sigma.view(-1, 1, 1, 1, 1)
         dropped = torch.rand(size) < 0.1
         text = torch.where(dropped.view(-1, 1, 1), null, batch["text"])

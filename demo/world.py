@@ -1,8 +1,8 @@
 """The demo world: short procedurally rendered clips with captions and known truth.
 
 A `Scene` says what is to be seen; `caption` puts it in words; `render` draws it.
-Clips are 9 frames of 128 x 128 pixels. Objects sit on the 6 x 6 inner cells of the
-8 x 8 grid of 16-pixel visual tokens (with a little jitter), so no position is favoured.
+Clips are 9 frames of 128 x 128 pixels. Objects sit on the inner cells of a grid of visual
+tokens (with a little jitter), so no position is favoured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-FRAMES, SIDE, CELL = 9, 128, 16
+FRAMES, SIDE = 9, 128
 NOUNS = ("ball", "cube", "star", "ring", "cross", "triangle")
 COLOURS: dict[str, tuple[float, float, float]] = {
     "red": (0.86, 0.14, 0.14), "orange": (0.98, 0.55, 0.08), "yellow": (0.98, 0.90, 0.15),
@@ -28,8 +28,31 @@ MOTIONS: dict[str, tuple[int, int]] = {
 }
 RADIUS = {"small": 16.0, "": 22.0, "big": 30.0}
 SPEED = 1.75  # pixels a frame
-CELLS = [(row, column) for row in range(1, 7) for column in range(1, 7)]
-APART = 3  # two objects are at least this many cells apart along one axis
+APART = 48  # two objects stand at least this many pixels apart along one axis
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Where objects may stand: the inner cells of the grid of `cell`-pixel visual tokens."""
+
+    cell: int = 8
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """All (row, column), row by row."""
+        inner = range(16 // self.cell, SIDE // self.cell - 16 // self.cell)
+        return [(row, column) for row in inner for column in inner]
+
+    def far(self, cell: tuple[int, int]) -> list[tuple[int, int]]:
+        """Cells where a second object may stand when the first is at `cell`."""
+        return [c for c in self.cells if max(abs(c[0] - cell[0]), abs(c[1] - cell[1])) * self.cell >= APART]
+
+    def centre(self, index: int) -> float:
+        """Pixel at the middle of a row or column."""
+        return self.cell * (index + 0.5)
+
+
+FINE, COARSE = Lattice(8), Lattice(16)
 
 
 @dataclass(frozen=True)
@@ -39,7 +62,7 @@ class Thing:
     noun: str
     colour: str
     size: str = ""
-    cell: tuple[int, int] = (3, 3)
+    cell: tuple[int, int] = (7, 7)
     x: float = 64.0
     y: float = 64.0
 
@@ -74,25 +97,21 @@ def held_out(noun: str, colour: str, place: str) -> bool:
     return index % 8 == 0
 
 
-def far_cells(cell: tuple[int, int]) -> list[tuple[int, int]]:
-    """Cells where a second object may stand when the first is at `cell`."""
-    return [c for c in CELLS if max(abs(c[0] - cell[0]), abs(c[1] - cell[1])) >= APART]
-
-
-def placed(thing: Thing, cell: tuple[int, int], motion: str, jitter: tuple[float, float] = (0, 0)) -> Thing:
+def placed(thing: Thing, cell: tuple[int, int], motion: str, jitter: tuple[float, float] = (0, 0),
+           lattice: Lattice = FINE) -> Thing:
     """`thing` standing at `cell`, moved inwards as far as its radius and path need."""
     radius = RADIUS[thing.size]
     vx, vy = MOTIONS[motion]
     def inside(centre: float, velocity: int) -> float:
         margin = radius + (4 * SPEED if velocity else 0)
         return min(max(centre, margin), SIDE - margin)
-    x = inside(CELL * cell[1] + CELL / 2 + jitter[0], vx)
-    y = inside(CELL * cell[0] + CELL / 2 + jitter[1], vy)
+    x = inside(lattice.centre(cell[1]) + jitter[0], vx)
+    y = inside(lattice.centre(cell[0]) + jitter[1], vy)
     return replace(thing, cell=cell, x=x, y=y)
 
 
 def random_scene(rng: random.Random, *, pair: float = 0.25, counted: float = 0.08, held: bool | None = False,
-                 jitter: float = 3.0) -> Scene:
+                 jitter: float = 3.0, lattice: Lattice = FINE) -> Scene:
     """A random scene. `held` False: only trained combinations; True: only held-out ones; None: any."""
     while True:
         place, motion = rng.choice(PLACES), rng.choice(list(MOTIONS))
@@ -108,12 +127,12 @@ def random_scene(rng: random.Random, *, pair: float = 0.25, counted: float = 0.0
         flags = [held_out(t.noun, t.colour, place) for t in things]
         if held is None or (held and all(flags)) or (held is False and not any(flags)):
             break
-    cells = [rng.choice(CELLS)]
+    cells = [rng.choice(lattice.cells)]
     if len(things) == 2:
-        cells.append(rng.choice(far_cells(cells[0])))
+        cells.append(rng.choice(lattice.far(cells[0])))
     def shake() -> tuple[float, float]:
         return rng.uniform(-jitter, jitter), rng.uniform(-jitter, jitter)
-    return Scene(place, motion, tuple(placed(t, c, motion, shake()) for t, c in zip(things, cells)),
+    return Scene(place, motion, tuple(placed(t, c, motion, shake(), lattice) for t, c in zip(things, cells)),
                  counted=draw < counted)
 
 
