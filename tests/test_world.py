@@ -54,13 +54,14 @@ def test_things_stay_in_the_frame_and_apart() -> None:
                 assert margin - 1e-6 <= thing.x + vx * t * world.SPEED <= world.SIDE - margin + 1e-6
                 assert margin - 1e-6 <= thing.y + vy * t * world.SPEED <= world.SIDE - margin + 1e-6
         if len(scene.things) == 2:
-            assert scene.things[1].cell in world.far_cells(scene.things[0].cell)
+            assert scene.things[1].cell in world.FINE.far(scene.things[0].cell)
 
 
 def test_positions_have_no_favourite() -> None:
     cells = [s.things[0].cell for s in scenes(3600, 5, held=None)]
-    counts = torch.tensor([cells.count(c) for c in world.CELLS]).float()
-    assert ((counts - 100) ** 2 / 100).sum() < 66.6  # chi-squared, 35 degrees of freedom, 0.1 %
+    counts = torch.tensor([cells.count(c) for c in world.FINE.cells]).float()
+    assert len(counts) == 144
+    assert ((counts - 25) ** 2 / 25).sum() < 200.0  # chi-squared, 143 degrees of freedom, 0.1 %
 
 
 def test_masks_follow_the_motion() -> None:
@@ -101,7 +102,7 @@ def test_latents_see_edges_and_change() -> None:
 def test_token_masks() -> None:
     mask = torch.zeros(1, 1, 9, 128, 128)
     mask[:, :, :, 16:32, 32:40] = 1.0
-    tokens = latents.token_masks(mask)
+    tokens = latents.token_masks(mask, 16)
     assert tokens.shape == (1, 1, 3, 8, 8)
     assert torch.allclose(tokens[0, 0, :, 1, 2], torch.tensor(0.5))
     assert tokens.sum() == pytest.approx(1.5)
@@ -118,16 +119,18 @@ def test_text_vectors_bind_left_context() -> None:
                           words.encode([(w, 1.0) for w in ("a", "red", "ball")]), atol=1e-4)
 
 
-def test_coupling_keeps_noise_white_and_says_the_cell() -> None:
+@pytest.mark.parametrize("lattice", [world.FINE, world.COARSE])
+def test_coupling_keeps_noise_white_and_says_the_cell(lattice: world.Lattice) -> None:
+    pairing = coupling.Coupling(lattice)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(400, 16, 3, 16, 16, generator=generator)
-    cells = torch.randint(0, 36, (400, 1), generator=generator)
+    cells = torch.randint(0, len(lattice.cells), (400, 1), generator=generator)
     rng = random.Random(0)
-    second = torch.tensor([rng.choice(coupling.FAR[c].nonzero().flatten().tolist()) for c in cells[:, 0].tolist()])
+    second = torch.tensor([rng.choice(pairing.far[c].nonzero().flatten().tolist()) for c in cells[:, 0].tolist()])
     wanted = torch.cat([cells, second[:, None]], 1)
     wanted[::2, 1] = -1
-    coupled = coupling.couple(noise, wanted)
-    first, other = coupling.read(coupled)
+    coupled = pairing.couple(noise, wanted)
+    first, other = pairing.read(coupled)
     assert torch.equal(first, wanted[:, 0])
     assert torch.equal(other[1::2], wanted[1::2, 1])
     assert torch.equal(coupled[:, :, 1:], noise[:, :, 1:])
