@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from bank_world import same, smooth
-from carnator.carnator_core.bank import codec, tensorfile
+from carnator.carnator_core.bank import codec, connectivity, tensorfile
 from carnator.carnator_core.bank.deflate import pack, unpack
 from carnator.carnator_core.bank.errors import BankDamaged
 from torch import Tensor
@@ -94,3 +94,71 @@ def test_step_beyond_the_last(tmp_path: Path) -> None:
     for i in (-1, 3):
         with pytest.raises(IndexError):
             decoder.step(i)
+
+
+def drifting_masks(steps: int, layers: int) -> dict[str, Tensor]:
+    """Packed masks of which a few bits change from step to step, as they do in a render."""
+    made = torch.Generator().manual_seed(5)
+    masks: dict[str, Tensor] = {}
+    now = [torch.randint(0, 256, (2, 64, 16), generator=made, dtype=torch.uint8) for _ in range(layers)]
+    for step in range(steps):
+        for layer in range(layers):
+            flips = (torch.rand(2, 64, 16, generator=made) < 0.05).to(torch.uint8)
+            now[layer] = now[layer] ^ flips
+            masks[f"{step}/cond/{layer}"] = now[layer]
+    return masks
+
+
+def stored_masks(folder: Path, masks: dict[str, Tensor]) -> tuple[connectivity.Masks, int]:
+    codes, tensors = connectivity.encode(masks)
+    head = tensorfile.write(folder / "masks.safetensors", tensors, {"codes": codes})
+    file = tensorfile.TensorFile(folder / "masks.safetensors", head)
+    return connectivity.Masks(file), sum(len(t) for t in tensors.values())
+
+
+def test_connectivity_is_lossless_and_shared_between_steps(tmp_path: Path) -> None:
+    masks = drifting_masks(steps=20, layers=3)
+    found, size = stored_masks(tmp_path, masks)
+    assert found.names() == list(masks)
+    assert all(same(found.read(n), m) for n, m in masks.items())
+    assert size * 2.5 < sum(m.numel() for m in masks.values()), "random bytes, of which one in twenty changes"
+
+
+def test_connectivity_of_every_kind(tmp_path: Path) -> None:
+    masks = {
+        "flags": torch.tensor([[True, False], [True, True]]),
+        "counts": torch.arange(6, dtype=torch.int32),
+        "counts again": torch.arange(6, dtype=torch.int32),
+        "lists": torch.arange(6, dtype=torch.int16).reshape(2, 3),
+        "nothing": torch.zeros(0, 4, dtype=torch.uint8),
+        "one": torch.tensor(7, dtype=torch.int64),
+        "\u72d0 3": torch.tensor([3], dtype=torch.uint8),
+    }
+    found, _ = stored_masks(tmp_path, masks)
+    assert all(same(found.read(n), m) for n, m in masks.items())
+    with pytest.raises(KeyError):
+        found.read("another")
+    with pytest.raises(ValueError, match="cannot be stored"):
+        connectivity.encode({"x": torch.zeros(2)})
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        "",
+        "[]",
+        "[1]",
+        '[["a","U8",[4],0]]',
+        '[["a","U8",[4],-1]]',
+        '[["a","F32",[4],null]]',
+        '[["a","U8",[99999999,99999999],null]]',
+        '[["a","U8",[-4],null]]',
+        '[["a",["U8"],[4],null]]',
+        '[["a","U8",4,null]]',
+    ],
+)
+def test_crafted_codes_are_refused(tmp_path: Path, codes: str) -> None:
+    _, tensors = connectivity.encode({"a": torch.zeros(4, dtype=torch.uint8)})
+    head = tensorfile.write(tmp_path / "masks.safetensors", tensors, {"codes": codes})
+    with pytest.raises(BankDamaged), tensorfile.TensorFile(tmp_path / "masks.safetensors", head) as file:
+        connectivity.Masks(file).read("a")

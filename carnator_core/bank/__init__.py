@@ -1,7 +1,9 @@
 """The cache bank: finished renders on disk, checked before use, within the space the creator gave."""
 
+from .card import EntryCard
 from .errors import BankDamaged, BankError, BankMissing, BankRefusal
-from .format import Reading, noise_digest
-from .store import Bank, EntryCard
+from .format import noise_digest
+from .reading import Reading
+from .store import Bank
 
 __all__ = ["Bank", "BankDamaged", "BankError", "BankMissing", "BankRefusal", "EntryCard", "Reading", "noise_digest"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .errors import BankDamaged
-from .tensorfile import as_bytes
+from .tensorfile import as_bytes, as_octets, from_bytes
 
 
 def pack(values: Tensor) -> Tensor:
@@ -18,10 +18,10 @@ def pack(values: Tensor) -> Tensor:
     than zlib's default search for repeats. Wider integers go plane by plane, low bytes first.
     """
     size = values.element_size()
-    planes = torch.frombuffer(bytearray(as_bytes(values)), dtype=torch.uint8).reshape(-1, size).T.contiguous()
+    planes = as_octets(values).reshape(-1, size).T.contiguous()
     coder = zlib.compressobj(6, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
     data = coder.compress(as_bytes(planes)) + coder.flush()
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return from_bytes(data)
 
 
 def unpack(packed: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -36,5 +36,11 @@ def unpack(packed: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor
         raise BankDamaged("compressed values are malformed") from error
     if len(data) != wanted or not coder.eof or coder.unused_data:
         raise BankDamaged("compressed values are of another size")
-    planes = torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(dtype.itemsize, -1)
-    return planes.T.contiguous().view(-1).view(dtype).reshape(shape)
+    return (
+        from_bytes(data)
+        .reshape(dtype.itemsize, wanted // dtype.itemsize)
+        .T.contiguous()
+        .view(-1)
+        .view(dtype)
+        .reshape(shape)
+    )

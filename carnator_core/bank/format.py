@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import signature as signatures
-from ..history import History, Identity
-from . import codec, tensorfile
+from ..history import History
+from . import codec, connectivity, tensorfile
 from .errors import BankDamaged, BankMissing
 from .limits import check_header, check_history
 from .strictjson import MAX_JSON_BYTES, dumps, loads
@@ -65,12 +65,12 @@ class Contents:
 
     header: Header
     tensors: dict[str, dict[str, Tensor]]
+    masks: str
 
     def bytes(self) -> int:
         """What the files will take at most, in bytes, before any of them exists."""
-        return sum(t.numel() * t.element_size() + 512 for file in self.tensors.values() for t in file.values()) + (
-            1 << 14
-        )
+        tensors = [t for file in self.tensors.values() for t in file.values()]
+        return sum(t.nbytes + 512 for t in tensors) + len(self.masks) + (1 << 14)
 
 
 def prepare(history: History, precision: str, created: float) -> Contents:
@@ -91,8 +91,9 @@ def prepare(history: History, precision: str, created: float) -> Contents:
     if history.signature is not None:
         render.update({f"signature/{k}": v for k, v in signatures.to_tensors(history.signature).items()})
     tensors = {RENDER: render, STEPS: {k: v for c in coded.values() for k, v in c.tensors.items()}}
+    masks = ""
     if history.connectivity:
-        tensors[CONNECTIVITY] = dict(history.connectivity)
+        masks, tensors[CONNECTIVITY] = connectivity.encode(history.connectivity)
     header = Header(
         prompt=history.prompt,
         identity=dict(history.identity.fields),
@@ -105,7 +106,7 @@ def prepare(history: History, precision: str, created: float) -> Contents:
         signature=history.signature is not None,
         files={},
     )
-    return Contents(header, tensors)
+    return Contents(header, tensors, masks)
 
 
 def write_entry(folder: Path, contents: Contents) -> Header:
@@ -113,7 +114,9 @@ def write_entry(folder: Path, contents: Contents) -> Header:
     metadata = {"identity": dumps(contents.header.identity).decode(), "schema": str(SCHEMA)}
     files = {}
     for name, tensors in contents.tensors.items():
-        head = tensorfile.write(folder / name, tensors, metadata)
+        head = tensorfile.write(
+            folder / name, tensors, {**metadata, "codes": contents.masks} if name == CONNECTIVITY else metadata
+        )
         files[name] = {"bytes": (folder / name).stat().st_size, "digest": head}
     header = replace(contents.header, files=files)
     write_new(folder / HEADER, _text(header))
@@ -144,132 +147,3 @@ def read_header(folder: Path) -> Header:
         raise BankDamaged("the header was altered")
     check_header(body, SCHEMA, FILES)
     return Header(**{**body, "shape": tuple(body["shape"])})
-
-
-class Reading:
-    """An open entry. Small parts are read at once, predictions one model call at a time. A context manager.
-
-    Raises BankDamaged wherever something fails its check, BankMissing when the files are gone.
-    """
-
-    def __init__(self, folder: Path, header: Header) -> None:
-        self.header = header
-        self._open: dict[str, tensorfile.TensorFile] = {}
-        try:
-            for name, item in header.files.items():
-                self._open[name] = self._file(folder, name, item)
-            steps, noise = self._open[STEPS], self._open[RENDER].slots.get("noise")
-            # What is decoded later is bounded by bytes that are really there.
-            if noise is None or noise.shape != header.shape or noise.dtype != torch.float32:
-                raise BankDamaged("the noise is not the entry's own")
-            shape = (header.calls, *header.shape)
-            self._decoders = {k: codec.Decoder(k, c, steps, shape) for k, c in header.codes.items()}
-        except BaseException:
-            self.close()
-            raise
-
-    def _file(self, folder: Path, name: str, item: dict[str, Any]) -> tensorfile.TensorFile:
-        try:
-            if (folder / name).stat().st_size != item["bytes"]:
-                raise BankDamaged(f"{name} is cut short or too long")
-            file = tensorfile.TensorFile(folder / name, item["digest"])
-        except FileNotFoundError as error:
-            if folder.is_dir():
-                raise BankDamaged(f"{name} is missing") from error
-            raise BankMissing("the entry is gone") from error
-        except OSError as error:
-            raise BankMissing(f"the entry cannot be read: {error.strerror}") from error
-        if loads(file.metadata.get("identity", "").encode()) != self.header.identity:
-            file.close()
-            raise BankDamaged(f"{name} belongs to another entry")
-        return file
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the files."""
-        for file in self._open.values():
-            file.close()
-
-    def _part(self, name: str, dims: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        slot = self._open[RENDER].slots.get(name)
-        if slot is None or slot.dtype != dtype or len(slot.shape) != dims:
-            raise BankDamaged(f"{name} is missing or of another kind")
-        tensor = self._open[RENDER].read(name)
-        if dtype == torch.float32 and not bool(torch.isfinite(tensor).all()):
-            raise BankDamaged(f"{name} is not finite")
-        return tensor
-
-    def noise(self) -> Tensor:
-        """z_0, [C, T, H, W] float32, exact."""
-        noise = self._part("noise", 4)
-        if tuple(noise.shape) != self.header.shape or noise_digest(noise) != self.header.noise_digest:
-            raise BankDamaged("the noise is not the entry's own")
-        return noise
-
-    def text_vector(self) -> Tensor:
-        """[D] float32."""
-        return self._part("text_vector", 1)
-
-    def sigmas(self) -> Tensor:
-        """The run's schedule, [n+1] float32."""
-        return self._part("sigmas", 1)
-
-    def call_sigmas(self) -> Tensor:
-        """The sigma of each recorded model call, [m] float32."""
-        sigmas = self._part("call_sigmas", 1)
-        if len(sigmas) != self.header.calls:
-            raise BankDamaged("the schedule is not the entry's own")
-        return sigmas
-
-    def thumbnail(self) -> Tensor | None:
-        """[h, w, 3] uint8, or None when none was stored."""
-        return self._part("thumbnail", 3, torch.uint8) if "thumbnail" in self._open[RENDER].slots else None
-
-    def signature(self) -> signatures.Signature | None:
-        """The Early Signature, or None when none was recorded."""
-        if not self.header.signature:
-            return None
-        render = self._open[RENDER]
-        stored = {n.removeprefix("signature/"): render.read(n) for n in render.slots if n.startswith("signature/")}
-        try:
-            return signatures.from_tensors(stored)
-        except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
-            raise BankDamaged("the signature is malformed") from error
-
-    def connectivity(self) -> dict[str, Tensor]:
-        """The packed block masks; empty when none were recorded."""
-        links = self._open.get(CONNECTIVITY)
-        return {} if links is None else {name: links.read(name) for name in links.slots}
-
-    def denoised(self, i: int) -> Tensor:
-        """D_i, [C, T, H, W] float32."""
-        return self._decoders["denoised"].step(i)
-
-    def uncond(self, i: int) -> Tensor | None:
-        """The unconditional prediction of call i, or None when none was recorded."""
-        decoder = self._decoders.get("uncond")
-        return None if decoder is None else decoder.step(i)
-
-    def history(self) -> History:
-        """The whole entry in memory."""
-        calls = range(self.header.calls)
-        unconditional = self._decoders.get("uncond")
-        return History(
-            identity=Identity(dict(self.header.identity)),
-            prompt=self.header.prompt,
-            text_vector=self.text_vector(),
-            noise=self.noise(),
-            sigmas=self.sigmas(),
-            call_sigmas=self.call_sigmas(),
-            denoised=torch.stack([self.denoised(i) for i in calls]),
-            uncond=None if unconditional is None else torch.stack([unconditional.step(i) for i in calls]),
-            signature=self.signature(),
-            connectivity=self.connectivity(),
-            facts=dict(self.header.facts),
-            thumbnail=self.thumbnail(),
-        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ VERSION = 1
 FILE = "index.sqlite"
 BUSY_S = 30.0
 # Result codes that speak of the folder or its locks and not of the file's contents.
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_PLACE = {
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOLFS, sqlite3.SQLITE_AUTH,
@@ -29,11 +31,14 @@ _TABLES = """
 CREATE TABLE entries(
   id TEXT PRIMARY KEY, identity TEXT NOT NULL, bytes INTEGER NOT NULL, dense_seconds REAL NOT NULL,
   hits INTEGER NOT NULL, heat REAL NOT NULL, heat_at REAL NOT NULL, seconds_saved REAL NOT NULL,
-  pinned INTEGER NOT NULL,  created REAL NOT NULL, check_sum INTEGER NOT NULL, card BLOB NOT NULL, vector BLOB NOT NULL);
+  pinned INTEGER NOT NULL, created REAL NOT NULL, check_sum INTEGER NOT NULL,
+  card BLOB NOT NULL, vector BLOB NOT NULL);
 CREATE INDEX by_identity ON entries(identity);
 CREATE TABLE writes(token TEXT PRIMARY KEY, bytes INTEGER NOT NULL, expires REAL NOT NULL);
 CREATE TABLE readers(token TEXT PRIMARY KEY, entry TEXT NOT NULL, expires REAL NOT NULL);
 """
+# In the order of _check. Casts, because SQLite lets a column hold values of any type.
+_CHECKED = "id, identity, bytes, dense_seconds, created, CAST(card AS BLOB), CAST(vector AS BLOB)"
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,15 @@ class Index:
         warning: the bank works, but processes do not see each other's writes until they reopen it.
         """
         path = folder / FILE
-        for _ in range(3):
+        patience = time.monotonic() + BUSY_S
+        while True:
             try:
                 return Index(_connect(path), stamp(path))
             except sqlite3.DatabaseError as error:
-                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _NO_PLACE:
+                if _code(error) in _BUSY and time.monotonic() < patience:
+                    time.sleep(0.05)  # another process is just creating it
+                    continue
+                if _code(error) in _NO_PLACE:
                     break
                 LOG.warning("bank: the index is unreadable (%s) and is rebuilt", error)
                 try:
@@ -91,10 +100,11 @@ class Index:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def changes(self) -> tuple[int, int]:
         """A value that differs whenever anybody has changed the index since."""
@@ -103,11 +113,10 @@ class Index:
     def put(self, row: Row) -> None:
         """Add or replace an entry."""
         life = row.life
-        self._db.execute(
-            "INSERT OR REPLACE INTO entries VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at, life.seconds_saved,
-             life.pinned, row.created, _check(row.card, row.vector), row.card, row.vector),
-        )  # fmt: skip
+        check = _check(row.id, row.identity, row.size, row.dense_seconds, row.created, row.card, row.vector)
+        values = (row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at)
+        values += (life.seconds_saved, life.pinned, row.created, check, row.card, row.vector)
+        self._db.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(values))})", values)
 
     def drop(self, entry_id: str) -> None:
         """Remove an entry's row, if there is one."""
@@ -142,10 +151,8 @@ class Index:
         for start in range(0, len(ids), 500):
             part = ids[start : start + 500]
             marks = ",".join("?" * len(part))
-            for r in self._db.execute(
-                f"SELECT id, created, check_sum, card, vector FROM entries WHERE id IN ({marks})", part
-            ):
-                yield r[0], r[1], r[3] if _check(r[3], r[4]) == r[2] else None, r[4]
+            for r in self._db.execute(f"SELECT {_CHECKED}, check_sum FROM entries WHERE id IN ({marks})", part):
+                yield r[0], r[4], r[5] if _check(*r[:7]) == r[7] else None, r[6]
 
     def total_bytes(self) -> int:
         """Bytes of all entries."""
@@ -178,6 +185,16 @@ class Index:
         return {row[0] for row in self._db.execute("SELECT entry FROM readers")}
 
 
+def is_broken(error: sqlite3.Error) -> bool:
+    """Whether the index file itself is beyond use."""
+    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; that of a broken file for an error of our own."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)) & 0xFF
+
+
 def stamp(path: Path) -> tuple[int, int] | None:
     """What tells one index file from another that took its place; None when there is none."""
     try:
@@ -189,18 +206,24 @@ def stamp(path: Path) -> tuple[int, int] | None:
 
 def delete(path: Path) -> None:
     """Remove an index with its companions. Raises OSError where another process holds it (Windows)."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    path.unlink(missing_ok=True)
+    _delete_companions(path)
+
+
+def _delete_companions(path: Path) -> None:
+    for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
-def _check(card: bytes, vector: bytes) -> int:
-    return zlib.crc32(vector, zlib.crc32(card))
+def _check(entry_id: str, identity: str, size: int, dense: float, created: float, card: bytes, vector: bytes) -> int:
+    """Checksum of all that does not change in a row."""
+    return zlib.crc32(vector, zlib.crc32(card, zlib.crc32(repr((entry_id, identity, size, dense, created)).encode())))
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open, create the tables where there are none, and make sure that they are ours."""
     if not path.exists():
-        delete(path)  # companions of a deleted index would be taken for this one's
+        _delete_companions(path)  # those of a deleted index would be taken for this one's
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode=WAL")

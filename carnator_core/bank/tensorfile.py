@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
-from .errors import BankDamaged
+from .errors import BankDamaged, BankMissing
 from .strictjson import MAX_JSON_BYTES, loads
 
 MAX_HEADER_BYTES = MAX_JSON_BYTES
@@ -51,15 +51,20 @@ class Slot:
     digest: str
 
 
+def as_octets(tensor: Tensor) -> Tensor:
+    """The tensor's bytes in row-major order, 1-D uint8 on the CPU; no copy where none is needed."""
+    return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+
+
 def as_bytes(tensor: Tensor) -> memoryview:
-    """The tensor's bytes in row-major order, little-endian, on the CPU; no copy where none is needed."""
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return _view(flat.view(torch.uint8)) if flat.numel() else memoryview(b"")
-
-
-def _view(flat: Tensor) -> memoryview:
-    array: Any = flat.numpy()
+    """The same as a buffer."""
+    array: Any = as_octets(tensor).numpy()
     return memoryview(array)
+
+
+def from_bytes(data: bytes) -> Tensor:
+    """Bytes as a 1-D uint8 tensor of its own."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -154,9 +159,13 @@ class TensorFile:
         if slot is None:
             raise BankDamaged(f"{name} is missing")
         raw = torch.empty(slot.bytes, dtype=torch.uint8)
-        view = _view(raw)
-        self._file.seek(slot.start)
-        if self._file.readinto(view) != slot.bytes:  # type: ignore[attr-defined]
+        view = as_bytes(raw)
+        try:
+            self._file.seek(slot.start)
+            count = self._file.readinto(view)  # type: ignore[attr-defined]
+        except OSError as error:
+            raise BankMissing(f"the entry cannot be read: {error.strerror}") from error
+        if count != slot.bytes:
             raise BankDamaged(f"{name} is cut short")
         if digest(view) != slot.digest:
             raise BankDamaged(f"{name} was altered")

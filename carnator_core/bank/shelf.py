@@ -1,0 +1,227 @@
+"""The bank's folder and its index, kept in agreement.
+
+entries/<id>/ (see format.py; life.json beside the entry's files holds hits and pin), staging/<token>/ (writes in
+flight), trash/ (being deleted), quarantine/<id>/ (damaged, the last few), index.sqlite. An entry appears by one rename
+from staging, and disappears by one rename to trash, each inside a transaction of the index: so a process that dies at
+any moment leaves an entry that is wholly there or not at all, and the next transaction of anybody cleans up after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..history import Identity
+from . import format as entry_format
+from .errors import BankDamaged, BankMissing
+from .format import Header
+from .index import FILE, Index, Row, delete, is_broken, stamp
+from .limits import valid_id
+from .reading import Reading
+from .strictjson import dumps
+from .syncing import sync_folder
+from .worth import Life
+
+LOG = logging.getLogger("carnator")
+KEPT_IN_QUARANTINE = 4
+LIFE = "life.json"
+FORGOTTEN = "forgotten"
+_BATCH = 500
+
+
+class Shelf:
+    """Folders and index of one bank. Safe for several threads and processes."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._index: Index | None = None
+        self._seen: tuple[int, int] | None = None
+
+    def place(self, entry_id: str) -> Path:
+        """Where an entry lies. Raises BankMissing for what is not an id."""
+        if not valid_id(entry_id):
+            raise BankMissing("there is no entry of that name")
+        return self.folder / "entries" / entry_id
+
+    @contextmanager
+    def transaction(self, create: bool = False) -> Iterator[Index]:
+        """The index, agreeing with the folders, and nobody else at either.
+
+        Raises BankMissing when there is no bank yet (unless it is to be created), OSError and sqlite3.Error.
+        """
+        with self._lock:
+            if not self.folder.is_dir():
+                if not create:
+                    raise BankMissing("the bank is empty")
+                self.folder.mkdir(parents=True, exist_ok=True)
+            while True:
+                index = self._current()
+                try:
+                    with index.transaction():
+                        if self._reconcile(index):
+                            yield index
+                            return
+                except sqlite3.DatabaseError as error:
+                    if not is_broken(error):
+                        raise
+                    index.close()
+                    self._index = None
+                    delete(self.folder / FILE)
+                    raise
+
+    def close(self) -> None:
+        """Let go of the index; the next transaction opens it again."""
+        with self._lock:
+            if self._index is not None:
+                self._index.close()
+            self._index = None
+
+    def _current(self) -> Index:
+        """The index; opened again when another file took its place."""
+        index = self._index
+        if index is not None and index.stamp is not None and index.stamp != stamp(self.folder / FILE):
+            index.close()
+            index = None
+        if index is None:
+            index = self._index = Index.open(self.folder)
+            self._seen = None
+        return index
+
+    def stage(self, token: str) -> Path:
+        """A new, empty folder for a write that the index knows under this token."""
+        staged = self.folder / "staging" / token
+        staged.mkdir(parents=True)
+        return staged
+
+    def publish(self, index: Index, token: str, entry_id: str, header: Header) -> None:
+        """Move a staged entry to its place; inside a transaction. Raises OSError when the folder is not empty."""
+        place = self.place(entry_id)
+        place.parent.mkdir(exist_ok=True)
+        staged = self.folder / "staging" / token
+        row = self._row(entry_id, staged, header)
+        os.rename(staged, place)
+        sync_folder(place.parent)
+        index.put(row)
+
+    def unstage(self, token: str) -> None:
+        """Remove what a write left."""
+        shutil.rmtree(self.folder / "staging" / token, ignore_errors=True)
+
+    def discard(self, index: Index, entry_id: str) -> str:
+        """Take an entry out of the bank, inside a transaction; returns what `empty` deletes afterwards."""
+        trash = self.folder / "trash" / secrets.token_hex(12)
+        trash.parent.mkdir(exist_ok=True)
+        place = self.place(entry_id)
+        try:
+            os.rename(place, trash)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # Windows does not move a folder with an open file in it: forgotten now, deleted when it is free.
+            (place / FORGOTTEN).touch()
+            (place / entry_format.HEADER).unlink(missing_ok=True)
+        index.drop(entry_id)
+        return trash.name
+
+    def empty(self, trash: list[str]) -> None:
+        """Delete what was discarded; outside of transactions, since it may take long."""
+        for name in trash:
+            shutil.rmtree(self.folder / "trash" / name, ignore_errors=True)
+
+    def quarantine(self, index: Index, entry_id: str, error: BankDamaged) -> None:
+        """Move a damaged entry out of the way, with one warning; only the last few are kept."""
+        LOG.warning("bank: entry %s is damaged (%s) and was put aside", entry_id, ascii_text(error))
+        ward = self.folder / "quarantine"
+        ward.mkdir(exist_ok=True)
+        try:
+            os.rename(self.place(entry_id), ward / entry_id)
+        except OSError:
+            self.discard(index, entry_id)
+        index.drop(entry_id)
+        for old in sorted(ward.iterdir())[:-KEPT_IN_QUARANTINE]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def admit(self, index: Index, entry_id: str) -> None:
+        """Take the row of an entry from its folder, or put a damaged one aside."""
+        index.drop(entry_id)
+        place = self.place(entry_id)
+        if (place / FORGOTTEN).exists():
+            self.empty([self.discard(index, entry_id)])
+            return
+        try:
+            index.put(self._row(entry_id, place, entry_format.read_header(place)))
+        except BankMissing as error:
+            LOG.warning("bank: an entry cannot be read now: %s", ascii_text(error))
+        except BankDamaged as error:
+            self.quarantine(index, entry_id, error)
+
+    def _reconcile(self, index: Index) -> bool:
+        """Take in what lies in entries/ without a row, drop rows without a folder, sweep what dead writers left.
+
+        Nothing is done while the folder is unchanged. False: there was more than one transaction should hold.
+        """
+        entries = self.folder / "entries"
+        try:
+            found = os.stat(entries)
+            now = (found.st_mtime_ns, found.st_ino)
+        except FileNotFoundError:
+            now = (0, 0)
+        if now == self._seen:
+            return True
+        there = {e.name for e in os.scandir(entries)} if now != (0, 0) else set()
+        known = index.ids()
+        for entry_id in known - there:
+            index.drop(entry_id)
+        new = sorted(i for i in there - known if valid_id(i))
+        for entry_id in new[:_BATCH]:
+            self.admit(index, entry_id)
+        if len(new) > _BATCH:
+            return False
+        self._sweep(index)
+        self._seen = now
+        return True
+
+    def _sweep(self, index: Index) -> None:
+        """Remove staging folders whose write was given up, reservations without a folder, and all trash."""
+        staging = self.folder / "staging"
+        writes = index.writes(self._clock())
+        there = {e.name for e in os.scandir(staging)} if staging.is_dir() else set()
+        for token in writes.keys() - there:
+            index.end_write(token)
+        for token in there - writes.keys():
+            shutil.rmtree(staging / token, ignore_errors=True)
+        shutil.rmtree(self.folder / "trash", ignore_errors=True)
+
+    def _row(self, entry_id: str, place: Path, header: Header) -> Row:
+        with Reading(place, header, (entry_format.RENDER,)) as reading:
+            vector = reading.text_vector()
+        try:
+            life = Life.from_json((place / LIFE).read_bytes())
+        except (OSError, BankDamaged):
+            life = Life(heat_at=header.created)
+        seconds = header.facts.get("seconds")
+        names = ("prompt", "identity", "noise_digest", "facts")
+        return Row(
+            id=entry_id,
+            identity=Identity(header.identity).digest(),
+            size=header.bytes(),
+            dense_seconds=float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0,
+            life=life,
+            created=header.created,
+            card=dumps({n: getattr(header, n) for n in names}),
+            vector=vector.numpy().tobytes(),
+        )
+
+
+def ascii_text(error: BaseException) -> str:
+    """An error's text for the log."""
+    return str(error).encode("ascii", "replace").decode()
