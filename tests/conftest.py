@@ -56,6 +56,10 @@ def comfy(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.skip(f"this Python cannot import ComfyUI ({error}): use python3 run.py test")
     finally:
         sys.argv = given
+    import torch
+
+    # The tests' models are tiny: a second thread gains nothing and waits for the first on a busy machine.
+    torch.set_num_threads(1)
     return asyncio.run(_nodes_of_host())
 
 
