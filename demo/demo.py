@@ -80,8 +80,8 @@ class Studio:
         self.workflow = json.loads(workflow.read_text(encoding="utf-8"))
         self.info = host.object_info()
 
-    def render(self, text: str, seed: int, *, bypass: bool = False, bank: str = "demo", remember: bool = True) -> Render:
-        """One render of the workflow; `bypass` mutes our node as Ctrl+B does in the UI."""
+    def render(self, text: str, seed: int, *, bypass: bool = False, bank: str = "default", remember: bool = True) -> Render:
+        """One render of the workflow. bypass: our node is bypassed, as Ctrl+B does in the UI. bank: which one is used."""
         graph = copy.deepcopy(self.workflow)
         if bypass:
             for node in graph["nodes"]:
@@ -107,15 +107,21 @@ class Studio:
 
     @staticmethod
     def _set(prompt: dict[str, Any], text: str, seed: int, bank: str, remember: bool) -> None:
-        for node in prompt.values():
+        policy = "read and remember" if remember else "read only"
+        for node in list(prompt.values()):
             inputs, kind = node["inputs"], node["class_type"]
-            if kind in ("CarnatorTextEncode", "CLIPTextEncode") and inputs.get("text"):
+            if kind == "CarnatorTextEncode" and inputs.get("text"):
                 inputs["text"] = text
             if "seed" in inputs:
                 inputs["seed"] = seed
             if kind == "CarnatorBankLoader":
-                inputs["name"] = bank
-                inputs["policy"] = "read and remember" if remember else "read only"
+                inputs |= {"name": bank, "policy": policy}
+            if kind == "CarnatorReuse":
+                inputs["remember"] = remember
+                if bank != "default":
+                    loader = {"name": bank, "budget_gb": 1.0, "policy": policy}
+                    prompt["bank"] = {"class_type": "CarnatorBankLoader", "inputs": loader}
+                    inputs["bank"] = ["bank", 0]
             if kind == "SaveVideo":
                 inputs["filename_prefix"] = f"carnator/{time.time_ns()}"
 
@@ -166,18 +172,17 @@ def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, A
     with Host() as host, Events(host.url) as events:
         studio = Studio(host, events, ONE_NODE)
         say(f"ComfyUI is up at {host.url} after {time.perf_counter() - began:.0f} s; first render warms it up")
-        bank, empty = f"demo {time.time_ns()}", f"empty {time.time_ns()}"
         studio.render("a red ball on snow", 1, bypass=True)
         histories = []
         for text, seed in HISTORIES:
-            render = studio.render(text, seed, bank=bank)
+            render = studio.render(text, seed)
             histories.append(render)
             say(f"remembered: {text:<42} {render.seconds:6.2f} s")
         rows, panels = [], []
         for text, seed, kind, near in REQUESTS:
             dense = studio.render(text, seed, bypass=True)
-            timed = studio.render(text, seed, bank=empty, remember=False)
-            render = studio.render(text, seed, bank=bank, remember=False)
+            timed = studio.render(text, seed, bank="empty", remember=False)
+            render = studio.render(text, seed, remember=False)
             row = record(render, dense, timed, text, kind)
             name = f"{len(rows) + 1:02d}_{kind.split(',')[0].replace(' ', '_')}"
             for suffix, clip in (("dense", dense), ("reuse", render), ("history", histories[near])):
@@ -187,7 +192,7 @@ def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, A
             rows.append(row)
             panels.append(report.Panel(row, histories[near].frames, dense.frames, render.frames, render.summary or {}))
             say(f"{row['decision']:<4} {text:<42} {row['speedup']:5.2f}x  {row['reason']}")
-        say("the granular graph, the same request: " + granular(host, events, bank))
+        say("the granular graph, the same request: " + granular(host, events))
         share = summarise(rows)
     say("\n" + table(rows))
     say(f"\n{share['hits']} hits of {share['requests']}; median speed-up of hits {share['median_speedup_hits'] or float('nan'):.2f}x; "
@@ -201,11 +206,11 @@ def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, A
     return rows
 
 
-def granular(host: Host, events: Events, bank: str) -> str:
+def granular(host: Host, events: Events) -> str:
     """The first request through the graph of single nodes; returns the verdict's first line."""
     studio = Studio(host, events, GRANULAR)
     text, seed, _, _ = REQUESTS[0]
-    render = studio.render(text, seed, bank=bank, remember=False)
+    render = studio.render(text, seed, remember=False)
     facts = render.summary or {}
     return f"{facts.get('decision', 'no summary')}, {render.seconds:.2f} s, {facts.get('reason', '')}"
 
