@@ -1,8 +1,9 @@
 """Text-level recall: which remembered prompts are worth a closer look, and how their entities correspond.
 
-The paper's rule accepts identical entity sets or one substitution. Two things are stricter here: a substitution between
-prompts of one entity each is vacuous ("a beach", "a castle") unless something else is shared, and every modifier that
-the prompts do not share is handed on, so that no later stage can overlook it.
+The paper's rule accepts identical entity sets or one substitution. Three things go past it: a substitution between
+prompts of one entity each is vacuous ("a beach", "a castle") unless more is shared; every modifier that the prompts do
+not share is handed on, so that no later stage can overlook it; and the verdict in words says what of it text alone
+rules out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ import torch
 from torch import Tensor
 
 from .prompt import Entity, Modifier, Prompt
+from .prompt.words import LAYOUT
 
 Change = tuple[str, Modifier | None, Modifier | None]
+
+# Relations that say the same.
+_SAME = {"over": "above", "under": "below", "on top of": "on"}
+# Prompts of more words than this rarely share their entities; a short subject text is what to compare.
+LONG = 60
 
 
 @dataclass(frozen=True)
@@ -37,65 +44,178 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True)
+class TextVerdict:
+    """What the text stage makes of two prompts. kind: "reuse-candidate", "recompute" or "refuse".
+
+    reason: what differs, or why not. recompute: lemmas of the target whose regions would be computed anew.
+    """
+
+    kind: str
+    reason: str
+    recompute: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}" if self.reason else self.kind
+
+
 def text_vector(conditioning: Tensor) -> Tensor:
     """Pooled text conditioning: the mean over slots that are not padding, [1, L, D] or [L, D] -> [D] unit float32.
 
-    Raises ValueError for another number of axes, or a batch.
+    All slots count, so a difference late in a long prompt does too. Zeros when every slot is padding.
+    Raises ValueError for another number of axes, for a batch, and for values that are not finite.
     """
-    rows = conditioning.float().squeeze(0) if conditioning.ndim == 3 else conditioning.float()
+    rows = conditioning.float()
+    if rows.ndim == 3 and rows.shape[0] == 1:
+        rows = rows[0]
     if rows.ndim != 2:
         raise ValueError(f"the conditioning must be [1, L, D] or [L, D], not {list(conditioning.shape)}")
-    used = rows[rows.abs().amax(1) > 0]
-    mean = used.mean(0) if len(used) else torch.zeros(rows.shape[1])
-    return mean / mean.norm().clamp_min(1e-12)
+    if not bool(torch.isfinite(rows).all()):
+        raise ValueError("the conditioning holds values that are not finite")
+    used = rows[(rows != 0).any(1)]
+    if not len(used):
+        return torch.zeros(rows.shape[1])
+    mean = used.double().mean(0)
+    return (mean / mean.norm().clamp_min(1e-30)).float().cpu()
 
 
 def top_k(query: Tensor, vectors: Tensor, k: int = 10) -> list[tuple[int, float]]:
-    """Indices and cosine similarities of the k rows of `vectors` [M, D] (unit) closest to `query` [D], best first."""
-    if vectors.shape[0] == 0:
+    """Indices and cosine similarities of the k rows of `vectors` [M, D] (unit) closest to `query` [D], best first.
+
+    Exact: one matrix product; of equals, the earlier row comes first. The paper's K is 10.
+    """
+    if vectors.shape[0] == 0 or k <= 0:
         return []
     similarity = vectors.float() @ query.float()
-    values, order = similarity.topk(min(k, len(similarity)))
-    return list(zip(order.tolist(), values.tolist(), strict=True))
+    values, order = similarity.sort(descending=True, stable=True)
+    return list(zip(order[:k].tolist(), values[:k].tolist(), strict=True))
 
 
 def correspond(target: Prompt, history: Prompt) -> Correspondence | Refusal:
-    """Entity correspondence of two prompts: identical sets, or one substitution."""
+    """Entity correspondence of two prompts: identical sets, or one substitution; and all that differs otherwise."""
     for prompt, whose in ((target, "this prompt"), (history, "the remembered prompt")):
         if not prompt.entities:
-            return Refusal(f"{whose} names no thing to compare ({prompt.reason or 'no entity found'})")
+            return Refusal(f"{whose} names nothing to compare ({prompt.reason or 'no object found'})")
     ours, theirs = {e.lemma: e for e in target.entities}, {e.lemma: e for e in history.entities}
     new, gone = [n for n in ours if n not in theirs], [n for n in theirs if n not in ours]
     if len(new) != len(gone) or len(new) > 1:
-        parts = [f"{_listed(new)} {'is' if len(new) == 1 else 'are'} new here"] if new else []
-        parts += [f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} only there"] if gone else []
-        return Refusal("the things in it differ: " + ", ".join(parts))
+        parts = [f"{_listed([_name(ours[n]) for n in new])} only here"] if new else []
+        parts += [f"{_listed([_name(theirs[n]) for n in gone])} only there"] if gone else []
+        long = max(len(target.text.split()), len(history.text.split())) > LONG
+        hint = "; a short subject text would let a long prompt match" if long else ""
+        return Refusal("they show different things: " + ", ".join(parts) + hint)
     substituted = (new[0], gone[0]) if new else None
     pairs = [(n, n) for n in ours if n in theirs]
-    if substituted and not pairs and not _kinship(ours[new[0]], theirs[gone[0]], target, history):
-        return Refusal(f"{new[0]} and {gone[0]} have nothing in common but the shape of the sentence")
+    if substituted and not pairs and not _linked(ours[new[0]], theirs[gone[0]]):
+        both = f"{_name(ours[new[0]])} and {_name(theirs[gone[0]])}"
+        return Refusal(f"{both} share nothing that would make the scenes alike")
     if substituted:
         pairs.append(substituted)
-    changes = [c for own, other in pairs for c in _changes(own, ours[own].modifiers, theirs[other].modifiers, substituted)]
-    changes += _changes("", target.scene, history.scene, substituted)
+    renamed = {gone[0]: new[0]} if new else {}
+    layout = _layout(target, {}) & _layout(history, renamed)
+    things = set(ours) | set(theirs)
+    changes = [c for own, other in pairs for c in _changes(ours[own], theirs[other], renamed, layout, things)]
+    changes += _paired("", list(target.scene), list(history.scene))
     return Correspondence(tuple(pairs), substituted, tuple(changes))
 
 
-def _kinship(ours: Entity, theirs: Entity, target: Prompt, history: Prompt) -> bool:
-    """Whether prompts of one entity each share anything else: a modifier, or something said of the whole picture."""
-    return bool(set(ours.modifiers) & set(theirs.modifiers) or set(target.scene) & set(history.scene))
+def verdict(target: Prompt, history: Prompt) -> TextVerdict:
+    """What the text alone says about reusing `history` for `target`.
+
+    It refuses what no region can contain: another look or camera, a thing that must be absent in one of them, another
+    layout, another action or number where nothing else is sure to stay. Everything else is to be recomputed.
+    """
+    found = correspond(target, history)
+    if isinstance(found, Refusal):
+        return TextVerdict("refuse", found.reason)
+    names = {e.lemma: _name(e) for e in (*history.entities, *target.entities)}
+    changed = {name for name, _, _ in found.modifiers} | set(found.substituted or ())
+    stays = [n for n, _ in found.pairs if n not in changed]
+    for name, ours, theirs in found.modifiers:
+        said = _said(name, ours, theirs)
+        kind = (ours or theirs or Modifier("", "")).kind
+        if not name:
+            return TextVerdict("refuse", f"the whole picture differs: {said}")
+        if kind == "negation":
+            return TextVerdict("refuse", f"{name} must be absent in one of them: {said}")
+        if kind == "relation" and (_is_layout(ours) or _is_layout(theirs)):
+            return TextVerdict("refuse", f"the layout differs: {said}")
+        if kind in ("action", "count") and not stays:
+            return TextVerdict("refuse", f"nothing is sure to stay: {said}")
+    recompute = tuple(n for n, _ in found.pairs if n in changed)
+    parts = [f"{names[found.substituted[1]]} -> {names[found.substituted[0]]}"] if found.substituted else []
+    parts += [_said(*change) for change in found.modifiers]
+    return TextVerdict("recompute", ", ".join(parts), recompute) if parts else TextVerdict("reuse-candidate", "")
 
 
-def _changes(name: str, ours: tuple[Modifier, ...], theirs: tuple[Modifier, ...],
-             substituted: tuple[str, str] | None) -> list[Change]:
-    """Differences of two modifier lists, kind by kind. What only repeats the substitution ("on snow") is none."""
-    def told(modifier: Modifier) -> tuple[str, str]:
-        if modifier.kind in ("relation", "direction") and substituted and set(modifier.text.split()) & set(substituted):
-            return modifier.kind, "to what is substituted"
-        return modifier.kind, modifier.text
+def _linked(ours: Entity, theirs: Entity) -> bool:
+    """Whether prompts of one entity each share what makes a scene: what it does, where it is, or two more words."""
+    shared = [m.kind for m in ours.modifiers if m in theirs.modifiers and m.kind != "count"]
+    return len(shared) > 1 or any(kind in ("action", "direction", "relation") for kind in shared)
 
-    own, other = {told(m): m for m in ours}, {told(m): m for m in theirs}
-    added, missing = [m for k, m in own.items() if k not in other], [m for k, m in other.items() if k not in own]
+
+def _split(modifier: Modifier, things: set[str]) -> tuple[str, str]:
+    """A relation or direction as (preposition, thing): "left of teddy bear" -> ("left of", "teddy bear")."""
+    for thing in things:
+        if modifier.text.endswith(" " + thing):
+            how = modifier.text.removesuffix(" " + thing)
+            return _SAME.get(how, how), thing
+    return modifier.text, ""
+
+
+def _fact(how: str, subject: str, other: str) -> tuple[str, str, str]:
+    """Who stands where, said in one way: "a left of b" and "b right of a" are the same fact."""
+    return min((how, subject, other), (LAYOUT[how], other, subject))
+
+
+def _layout(prompt: Prompt, renamed: dict[str, str]) -> set[tuple[str, str, str]]:
+    things, facts = set(prompt.lemmas), set()
+    for entity in prompt.entities:
+        for modifier in entity.modifiers:
+            how, other = _split(modifier, things)
+            if modifier.kind == "relation" and how in LAYOUT and other:
+                facts.add(_fact(how, renamed.get(entity.lemma, entity.lemma), renamed.get(other, other)))
+    return facts
+
+
+def _is_layout(modifier: Modifier | None) -> bool:
+    if modifier is None:
+        return False
+    places = (*LAYOUT, *(k for k, v in _SAME.items() if v in LAYOUT))
+    return modifier.text.startswith(("on the ", *(how + " " for how in places)))
+
+
+def _changes(ours: Entity, theirs: Entity, renamed: dict[str, str], layout: set[tuple[str, str, str]],
+             things: set[str]) -> list[Change]:
+    """Differences of one pair, kind by kind. What only repeats a substitution ("on snow", "on sand") is none, nor what
+    both prompts say of the layout, from whichever side."""
+    def unsaid(own: Entity, other: Entity, new: dict[str, str], back: dict[str, str]) -> list[Modifier]:
+        known = {told(m, other.lemma, back) for m in other.modifiers}
+        keys = ((m, told(m, own.lemma, new)) for m in own.modifiers)
+        # "traffic" of a traffic light that replaces a bus is its name, no further difference.
+        name = own.text.lower().split() if own.lemma != other.lemma else []
+        return [m for m, key in keys if key not in known and key not in layout
+                and not (m.kind in ("attribute", "material") and m.text in name)]
+
+    def told(modifier: Modifier, subject: str, new: dict[str, str]) -> tuple[str, ...]:
+        if modifier.kind not in ("relation", "direction"):
+            return modifier.kind, modifier.text
+        how, other = _split(modifier, things)
+        other = new.get(other, other)
+        if how in LAYOUT and other and modifier.kind == "relation":
+            return _fact(how, new.get(subject, subject), other)
+        return modifier.kind, how, other
+
+    return _paired(ours.lemma, unsaid(ours, theirs, {}, renamed), unsaid(theirs, ours, renamed, {}))
+
+
+def _name(entity: Entity) -> str:
+    return entity.text.lower()
+
+
+def _paired(name: str, ours: list[Modifier], theirs: list[Modifier]) -> list[Change]:
+    """Modifiers of two lists, those in both left out, as changes: each with one of its kind, or alone."""
+    added, missing = [m for m in ours if m not in theirs], [m for m in theirs if m not in ours]
     out: list[Change] = []
     for modifier in added:
         partner = next((m for m in missing if m.kind == modifier.kind), None)
@@ -103,6 +223,15 @@ def _changes(name: str, ours: tuple[Modifier, ...], theirs: tuple[Modifier, ...]
             missing.remove(partner)
         out.append((name, modifier, partner))
     return out + [(name, None, m) for m in missing]
+
+
+def _said(name: str, ours: Modifier | None, theirs: Modifier | None) -> str:
+    """ "ball: colour red -> blue", from the remembered prompt to this one."""
+    kind = (ours or theirs or Modifier("", "")).kind
+    if not name:
+        kind = {"attribute": "look", "action": "camera"}.get(kind, kind)
+    change = f"{theirs.text if theirs else 'none'} -> {ours.text if ours else 'none'}"
+    return f"{name}: {kind} {change}" if name else f"{kind} {change}"
 
 
 def _listed(names: list[str]) -> str:

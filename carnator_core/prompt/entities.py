@@ -98,6 +98,8 @@ def _misread(token: Token, before: Token, after: Token | None) -> bool:
     """Whether an "adjective" is a rare noun: "an ant gradually grows", "a streetlight changes"."""
     if before.text not in ("a", "an") or token.text in NEVER_NOUNS or token.text in COLOURS or after is None:
         return False
+    if after.text == "and":
+        return after.i + 1 < len(token.doc) and token.doc[after.i + 1].pos_ == "DET"
     return token.dep_ == "nsubj" or after.tag_ == "NNS" and after.lemma_ != after.text
 
 
@@ -121,9 +123,15 @@ def _finite(doc: Doc, i: int) -> bool:
     return article in ("a", "an", "one", "another") or token.lemma_ in MOTION
 
 
-def bare_fragments(doc: Doc) -> list[int]:
-    """Last tokens of short pieces without any noun ("arch", "old barn"), which a tagger takes for something else."""
+def doubtful(doc: Doc) -> list[int]:
+    """Tokens to ask about again: the last of short pieces without any noun ("arch", "old barn"), and what looks like an
+    adjective after its noun ("a fire hydrant on")."""
     found, start = [], 0
+    for i in range(1, len(doc)):
+        follows = doc[i + 1].pos_ if i + 1 < len(doc) else "PUNCT"
+        if (doc[i].tag_ == "JJ" and doc[i - 1].tag_ == "NN" and follows in ("ADP", "PUNCT", "AUX", "CCONJ")
+                and doc[i].text not in NEVER_NOUNS and doc[i].text not in COLOURS and doc[i].text.isalpha()):
+            found.append(i)
     for i in range(len(doc) + 1):
         if i == len(doc) or doc[i].text in STOPS:
             piece = doc[start:i]
@@ -137,13 +145,13 @@ def bare_fragments(doc: Doc) -> list[int]:
     return found
 
 
-def mend_fragments(doc: Doc, nlp: Language) -> None:
+def ask_again(doc: Doc, nlp: Language) -> None:
     """Ask the tagger again with an article in front; in place."""
-    places = bare_fragments(doc)
+    places = doubtful(doc)
     if not places:
         return
     for i, again in zip(places, nlp.pipe([f"there is the {doc[i].text}." for i in places]), strict=True):
-        if again[3].pos_ in NOUNS or len(places) == 1 and not any(t.pos_ in NOUNS for t in doc):
+        if again[3].pos_ in NOUNS or not any(t.pos_ in NOUNS for t in doc):
             _retag(doc[i], nlp, again[3].tag_ if again[3].tag_ in ("NNS", "NNP") else "NN")
 
 
@@ -165,13 +173,12 @@ def _joins(doc: Doc, i: int) -> bool:
     a, b = doc[i], doc[i + 1]
     if f"{a.text} {noun_lemma(b)}" in FIXED_COMPOUNDS:
         return True
-    if a.sent != b.sent and a.dep_ != "ROOT":
-        return False
     if a.dep_ in ("compound", "nmod", "amod", "poss") and a.head.i > i:
         return True
     if a.tag_ in ("NNS", "NNPS"):
         return False
-    return a.head.i == i + 1 or b.head.i == i or a.head == b.head or b.dep_ == "ROOT"
+    # Two singular nouns side by side are one name, but for "give the dog food".
+    return not (a.dep_ in ("dobj", "dative") and b.dep_ == "dobj")
 
 
 def _is_thing(doc: Doc, head: int, first: int, lemma: str) -> bool:
@@ -193,7 +200,7 @@ def _is_thing(doc: Doc, head: int, first: int, lemma: str) -> bool:
     known = front in MATERIALS or front in COLOURS or front in ("a", "an", "picture", "photo", "window", "door", "bed")
     if word in ("top", "tops", "frame", "frames") and known:
         return follows != "of"
-    if word in COLOURS:
+    if word in COLOURS or lemma in COLOURS:
         article = doc[first - 1].text in _DETERMINERS if first else True
         return word in COLOUR_OR_THING and (article or doc[head].dep_ in ("ROOT", "conj") and first == head)
     if follows == "of" and (word in GROUPS or lemma in GROUPS) or word in ("hundreds", "thousands", "dozens"):

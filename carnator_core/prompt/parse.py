@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .chinese import chinese_entities
 from .clauses import Clauses
-from .entities import mend_fragments, mentions, repair
+from .entities import ask_again, mentions, repair
 from .look import take_scene
 from .pipeline import PipelineMissing, docs, pipeline
 from .syntax import strip_host_syntax
@@ -103,7 +103,7 @@ def _parse_all(texts: Iterable[str]) -> list[tuple[Prompt, Spans]]:
 def _english(doc: Doc) -> list[Found]:
     nlp = pipeline("en")
     repair(doc, nlp)
-    mend_fragments(doc, nlp)
+    ask_again(doc, nlp)
     here = mentions(doc)
     said = Clauses(doc, here).read()
     found: list[Found] = []

@@ -71,8 +71,8 @@ RELATIONS: tuple[tuple[tuple[str, ...], str], ...] = tuple(sorted(
 # Relations that say which way something goes rather than where it is.
 GOING = frozenset(("toward", "into", "onto", "from", "away from", "out of"))
 # (relation, the same seen from the other object)
-LAYOUT = {"left of": "right of", "right of": "left of", "above": "below", "below": "above", "over": "under",
-          "under": "over", "in front of": "behind", "behind": "in front of", "on top of": "under"}
+LAYOUT = {"left of": "right of", "right of": "left of", "above": "below", "below": "above",
+          "in front of": "behind", "behind": "in front of"}
 
 NEGATIONS = frozenset(("no", "not", "n't", "without", "never", "neither", "nor", "zero"))
 
@@ -157,7 +157,8 @@ space-time one ones other others bit while tranquillness vibrancy vitality hustl
 display show performance glory splendor grandeur majesty allure ambition anticipation anger fear hope surprise
 curiosity concentration precision accuracy appearance aerobics cold haven glamour vintage abstraction technology
 practice fun session activity exercise design designs mess agreement travel flow transportation season seasons
-motionless harmonize sci fi sci-fi celebration hum sight content layer layers mix centerpiece wealth fortune danger
+motionless harmonize sci fi sci-fi celebration hum sight content layer layers mix centerpiece medium entirety iridescent
+glisten reaction accent accents mid interplay glimpse coloration visibility freshness demeanor wealth fortune danger
 dangers viewer viewers slo-mo mo symmetry resolute""".split())
 
 # In front of a noun these name a kind of it ("dining table"); every other -ing word after a noun is what it does.
