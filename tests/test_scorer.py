@@ -35,7 +35,7 @@ def test_blurred_and_noisy_renders() -> None:
 
 @pytest.fixture(scope="module")
 def ball() -> scorer.Seen:
-    thing = world.placed(world.Thing("ball", "red", "big"), (3, 4), "left")
+    thing = world.placed(world.Thing("ball", "red", "big"), (6, 9), "left")
     return scorer.score(world.render(world.Scene("snow", "left", (thing,)))[0].permute(1, 2, 3, 0))
 
 
@@ -43,7 +43,7 @@ def test_what_is_seen(ball: scorer.Seen) -> None:
     assert ball.text() == "a big red ball moving left on snow"
     assert ball.count == 1
     item = ball.objects[0]
-    assert item.centre == pytest.approx((71.5, 55.5), abs=1.0)
+    assert item.centre == pytest.approx((75.5, 51.5), abs=1.0)
     assert item.area == pytest.approx(3.1416 * (0.95 * 30) ** 2, rel=0.05)
     assert item.confidence > 0.9
 
@@ -64,8 +64,8 @@ def test_each_attribute_can_be_wrong(ball: scorer.Seen, caption: str, wrong: tup
 
 
 def test_swapped_colours_are_wrong() -> None:
-    things = (world.placed(world.Thing("ball", "red"), (2, 2), "still"),
-              world.placed(world.Thing("star", "blue"), (5, 5), "still"))
+    things = (world.placed(world.Thing("ball", "red"), (4, 4), "still"),
+              world.placed(world.Thing("star", "blue"), (11, 11), "still"))
     seen = scorer.score(world.render(world.Scene("sand", "still", things))[0])
     assert all(scorer.agrees(seen, "a blue star and a red ball on sand").values())
     swapped = scorer.agrees(seen, "a red star and a blue ball on sand")
