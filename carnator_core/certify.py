@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.stats import beta  # type: ignore[import-untyped]
+from scipy.stats import beta
 from torch import Tensor
 
 from .gate import Decision, Thresholds
@@ -73,7 +73,7 @@ def upper_bound(unsafe: int, accepted: int, confidence: float = 0.95) -> float:
 
 
 def needed(bound: float, confidence: float = 0.95, unsafe: int = 0) -> int:
-    """How many accepted pairs, `unsafe` of them unsafe, it takes for a bound of at most `bound` (59 for 5 % at 95 %)."""
+    """How many accepted pairs, `unsafe` of them unsafe, a bound of at most `bound` takes (59 for 5 % at 95 %)."""
     if not 0.0 < bound < 1.0:
         raise ValueError(f"a bound lies between 0 and 1, not at {bound}")
     low, high = unsafe, unsafe + 1
@@ -105,7 +105,7 @@ def select(samples: Sequence[Sample], alpha: float, names: Sequence[str] = _NAME
     inside = (values <= best).all(dim=1)
     accepted, wrong = int(inside.sum()), int((inside & unsafe).sum())
     drawn_in = values[inside].amax(dim=0) if accepted else best
-    limits = {name: math.inf for name in _NAMES} | {n: float(v) for n, v in zip(names, drawn_in, strict=True)}
+    limits = dict.fromkeys(_NAMES, math.inf) | {n: float(v) for n, v in zip(names, drawn_in, strict=True)}
     return Selection(Thresholds(**limits), accepted / len(samples), wrong / max(1, accepted), accepted, len(samples))
 
 

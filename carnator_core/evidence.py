@@ -78,9 +78,9 @@ def expand(
 ) -> Tensor:
     """S_i: mean over heads of max over I+ of A_self[i, u] minus max over I- of A_self[i, u]; [N] float32.
 
-    q, k: [heads, N, d]. The row sums of the softmax run over all N keys or, with `sampled`, over the seeds and that many
-    evenly spaced others, scaled up: N x sampled instead of N x N, and nearly the same ranking, since the seeds hold
-    what the object's tokens attend to most. A set without tokens contributes zero.
+    q, k: [heads, N, d]. The row sums of the softmax run over all N keys or, with `sampled`, over the seeds and that
+    many evenly spaced others, scaled up: N x sampled instead of N x N, and nearly the same ranking, since the seeds
+    hold what the object's tokens attend to most. A set without tokens contributes zero.
     """
     heads, count, width = q.shape
     columns = torch.cat((positive, negative)).to(q.device)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
+from carnator.carnator_core.prompt import Modifier
+from carnator.carnator_core.recall import Correspondence
 from carnator.carnator_core.regions import (
     Regions,
     differing_entities,
@@ -26,10 +25,6 @@ def dot(t: int = 1, y: int = 6, x: int = 6, grid: tuple[int, int, int] = (3, 14,
     region = torch.zeros(grid, dtype=torch.bool)
     region[t, y, x] = True
     return region
-
-
-def agreement(pairs: Any, substituted: Any = None, modifiers: Any = ()) -> Any:
-    return SimpleNamespace(pairs=pairs, substituted=substituted, modifiers=modifiers)
 
 
 def test_a_token_grows_to_a_square_in_its_own_frame() -> None:
@@ -116,12 +111,13 @@ def test_latent_weights_repeat_tokens_and_crop_the_padding(
 
 
 def test_only_what_differs_counts() -> None:
-    assert differing_entities(agreement((("ball", "ball"),))) == ()
-    assert differing_entities(agreement((("snow", "snow"),), ("wolf", "fox"))) == (("wolf", "fox"),)
-    listed = agreement((("snow", "snow"), ("wolf", "fox")), ("wolf", "fox"))
-    assert differing_entities(listed) == (("wolf", "fox"),)
-    red = agreement((("ball", "ball"), ("snow", "snow")), None, (("ball", "red", "blue"), ("snow", "deep", "deep")))
-    assert differing_entities(red) == (("ball", "ball"),)
+    snow, wolf, ball = ("snow", "snow"), ("wolf", "fox"), ("ball", "ball")
+    red, blue = Modifier("colour", "red"), Modifier("colour", "blue")
+    assert differing_entities(Correspondence((ball,), None, ())) == ()
+    assert differing_entities(Correspondence((snow,), wolf, ())) == (wolf,)
+    assert differing_entities(Correspondence((snow, wolf), wolf, (("wolf", red, None),))) == (wolf,)
+    assert differing_entities(Correspondence((ball, snow), None, (("ball", red, blue), ("", red, None)))) == (ball,)
+    assert differing_entities(Correspondence((ball, snow, wolf), wolf, (("snow", None, blue),))) == (wolf, snow)
 
 
 def test_the_union_takes_both_sides_and_the_change_region() -> None:
