@@ -114,8 +114,8 @@ class Index:
         """Add or replace an entry."""
         life = row.life
         check = _check(row.id, row.identity, row.size, row.dense_seconds, row.created, row.card, row.vector)
-        values = (row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at)
-        values += (life.seconds_saved, life.pinned, row.created, check, row.card, row.vector)
+        values: list[object] = [row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at]
+        values += [life.seconds_saved, life.pinned, row.created, check, row.card, row.vector]
         self._db.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(values))})", values)
 
     def drop(self, entry_id: str) -> None:
