@@ -272,9 +272,12 @@ class Run:
                 self._forecaster.points.clear()
             raise Restart(history.noise)
 
-    def _served(self, sigma: float) -> Tensor:
+    def _served(self, sigma: float, call: int = -1) -> Tensor:
+        """The history's prediction at sigma: of that very call where it was made alike (heun calls twice at a sigma)."""
         assert self._past is not None
-        past = self._past.at(sigma)
+        past = self._past.call(call, sigma) if call >= 0 else None
+        if past is None:
+            past = self._past.at(sigma)
         return past[: self._like.shape[0]].to(self._like) if self._like is not None else past.float()
 
     def _replay(self, call: int, sigma: float, compute: Compute) -> Tensor:
@@ -291,16 +294,16 @@ class Run:
         fuse = settings.mode not in ("ours", "forecast")  # the paper's fusion: the history's own state outside the region
         if step < settings.resume:
             self.counts.replayed += 1
-            return self._served(sigma)
+            return self._served(sigma, call)
         own = self.own.call(call, sigma) if step < settings.probe else None
         if own is not None:
             self.counts.replayed += 1
-            return blend(own, self._served(sigma), self._weights) if fuse else own
+            return blend(own, self._served(sigma, call), self._weights) if fuse else own
         forecast = self._forecaster.predict(sigma) if self._forecaster.points else None
         if forecast is not None and not self._pace.compute_next(steps - step):
             self.counts.forecast += 1
             self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
-            return blend(forecast, self._served(sigma), self._weights) if fuse else forecast
+            return blend(forecast, self._served(sigma, call), self._weights) if fuse else forecast
         restrict = self._window is not None and self._window.ready((0, 1) if self._guided() else (0,))
         if not fuse and settings.refresh and self._since_full >= settings.refresh:
             restrict = False
@@ -315,7 +318,7 @@ class Run:
                 own = blend(own, self._forecaster.carried(sigma), self._weights)
         self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
         self._pace.computed(self._forecaster.observe(sigma, own.detach().clone()))
-        return blend(own, self._served(sigma), self._weights) if fuse else own
+        return blend(own, self._served(sigma, call), self._weights) if fuse else own
 
     def _guided(self) -> bool:
         return self.request.identity.fields.get("cfg", "1") != "1"

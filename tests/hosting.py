@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def ltx(seed: int = 0, layers: int = 2) -> Any:
     return loaded(randomised(model, seed), config)
 
 
+@lru_cache
 def encode(text: str, stock: bool = False, mask: bool = False) -> Any:
     """A prompt as conditioning: by Carnator Text Encode, or by the host's own node (which carries no text).
 
@@ -203,14 +205,20 @@ def reuse(model: Any, bank: Any, pace: str = "balanced", noise: str = "any seed 
     return node("CarnatorReuse").execute(model, pace, noise, bank=bank, **settings).result[0]
 
 
+NOTHING_FITS = {"size": 0.0, "shape": 0.0, "colour": 0.0, "motion": 0.0, "change": 0.0}
+NOTHING, ANYTHING = 1e-9, 1e9  # strictness of Carnator Reuse at which no history, or any that corresponds, is accepted
+
+
 @torch.inference_mode()
-def granular(model: Any, bank: Any, ask: Ask, probe_steps: int = 4, **scope: Any) -> tuple[Tensor, Any]:
+def granular(model: Any, bank: Any, ask: Ask, thresholds: dict[str, float] | None = None, probe_steps: int = 4,
+             **scope: Any) -> tuple[Tensor, Any]:
     """Probe, gate, and joint reuse or the dense fallback, as the host's executor would run them: (latent, decision)."""
     from carnator.carnator_core.gate import Thresholds
 
+    limits = thresholds or Thresholds().to_dict()
     probing = node("CarnatorEarlySignatureProbe")
     probe = probing.execute(model=model, bank=bank, probe_steps=probe_steps, **ask.inputs()).result[0]
-    decision = node("CarnatorRiskGate").execute(probe, **Thresholds().to_dict()).result[0]
+    decision = node("CarnatorRiskGate").execute(probe, **limits).result[0]
     sampler = node("CarnatorJointReuseSampler")
     scope = {"tolerance": 0.03, "active_radius": 1, "context_radius": 1, **scope}
     dense = None
