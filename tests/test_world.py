@@ -120,7 +120,6 @@ def test_text_vectors_bind_left_context() -> None:
 
 
 @pytest.mark.parametrize("lattice", [world.FINE, world.COARSE])
-@pytest.mark.parametrize("lattice", [world.FINE, world.COARSE])
 def test_coupling_keeps_noise_white_and_says_the_cell(lattice: world.Lattice) -> None:
     pairing = coupling.Coupling(lattice)
     generator, rng = torch.Generator().manual_seed(0), random.Random(0)
