@@ -67,13 +67,10 @@ class AttentionReader:
         supports: dict[str, Tensor] = {}
         for entity, maps in self.cross.items():
             response = torch.stack(maps).mean(0)
-            if response.numel() != grid[0] * grid[1] * grid[2]:
+            if response.numel() != grid[0] * grid[1] * grid[2] or not self.queries:
                 continue
-            positive, negative = evidence.seeds(response)
-            spread = torch.stack([evidence.expand(q, k, positive, negative) for q, k in self.queries]).mean(0)
-            support = evidence.support(response, spread)
-            supports[entity] = support.view(grid).cpu()
-            regions[entity] = evidence.evidence_region(support, grid).cpu()
+            found = evidence.locate(response, self.queries, grid)
+            regions[entity], supports[entity] = found.region.cpu(), found.soft.cpu()
         return regions, supports
 
 
