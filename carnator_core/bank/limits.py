@@ -88,7 +88,7 @@ def check_history(history: History) -> None:
 
 def check_header(body: Any, schema: int, files: Sequence[str]) -> None:
     """Refuse a header that lies about types, sizes or names. Raises BankDamaged; allocates nothing."""
-    if not isinstance(body, dict) or body.get("schema") != schema:
+    if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] != schema:
         raise BankDamaged("the entry was written by another version")
     if body.keys() != _FIELDS.keys() or not all(isinstance(body[k], t) for k, t in _FIELDS.items()):
         raise BankDamaged("the header lacks fields or has strange ones")
