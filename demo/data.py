@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clips", type=int, default=20480)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cell", type=int, default=8, choices=(8, 16), help="pixels a token and side")
+    parser.add_argument("--cell", type=int, default=16, choices=(8, 16), help="pixels a token and side")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .words import WIDTH
+from .words import PADDED, SLOTS, WIDTH
 
 BF16 = torch.bfloat16
 Weights = dict[str, Tensor]
@@ -22,16 +22,15 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a Wan transformer. The host reads them off the weights (heads = dim // 128), but for the patch:
-
-    one latent cell a token instead of 2 x 2 stands in the file's metadata, and gives the demo a grid of 16 x 16 tokens.
+    """Sizes of a Wan transformer. The host reads them off the weights (heads = dim // 128); a patch other than 2 x 2
+    latent cells a token has to stand in the file's metadata.
     """
 
     channels: int = 16
     dim: int = 256
     ffn: int = 512
     layers: int = 6
-    patch: int = 1
+    patch: int = 2
 
     @property
     def heads(self) -> int:
@@ -122,9 +121,12 @@ BLOCK_NAMES = [
 ]
 
 
-def block(x: Tensor, time: Tensor, context: Tensor, cos: Tensor, sin: Tensor, weights: list[Tensor],
+def block(x: Tensor, time: Tensor, context: Tensor, bias: Tensor, cos: Tensor, sin: Tensor, weights: list[Tensor],
           heads: int) -> tuple[Tensor, Tensor]:
-    """One Wan block on x [B, N, D]; also returns the cross-attention probabilities [B, heads, N, SLOTS]."""
+    """One Wan block on x [B, N, D]; also returns the cross-attention probabilities [B, heads, N, SLOTS].
+
+    bias [B, SLOTS] is added to the text slots' logits.
+    """
     (modulation, sqw, sqb, skw, skb, svw, svb, sow, sob, cqw, cqb, ckw, ckb, cvw, cvb, cow, cob,
      snq, snk, cnq, cnk, n3w, n3b, f0w, f0b, f2w, f2b) = weights
     b, n, dim = x.shape
@@ -146,7 +148,7 @@ def block(x: Tensor, time: Tensor, context: Tensor, cos: Tensor, sin: Tensor, we
     y = (layer_norm(x) * n3w + n3b).to(BF16)
     q = heads_first(rms_norm(linear(y, cqw, cqb), cnq * scale).to(BF16))
     k = heads_first(rms_norm(linear(context, ckw, ckb), cnk).to(BF16))
-    cross = torch.softmax((q @ k.transpose(-1, -2)).float(), -1)
+    cross = torch.softmax((q @ k.transpose(-1, -2)).float() + bias[:, None, None], -1)
     y = (cross.to(BF16) @ heads_first(linear(context, cvw, cvb))).transpose(1, 2).reshape(b, n, dim)
     x = x + linear(y, cow, cob).float()
     y = (layer_norm(x) * (1 + e[:, 4:5]) + e[:, 3:4]).to(BF16)
@@ -164,7 +166,11 @@ class Forward:
 
     def __call__(self, weights: Weights, x: Tensor, sigma: Tensor, mixing: Tensor,
                  want: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
-        """x [B, C, T, H, W] at noise level sigma [B], text mixing [B, SLOTS, V] -> velocity, cross maps of layers."""
+        """x [B, C, T, H, W] at noise level sigma [B], text mixing [B, SLOTS, V] -> velocity, cross maps of layers.
+
+        The host pads text to PADDED slots of zeros, as it does for the real model. Equal slots attract attention in
+        proportion to their number, so here the few empty ones stand for all of them by a bias of log(number).
+        """
         b, c, frames, height, width = x.shape
         d, heads, p = self.shape.dim, self.shape.heads, self.shape.patch
         h, w = height // p, width // p
@@ -180,13 +186,15 @@ class Forward:
         words = F.linear(self.vectors, weights["text_embedding.0.weight"])
         context = F.gelu(mixing @ words + weights["text_embedding.0.bias"], approximate="tanh")
         context = F.linear(context, weights["text_embedding.2.weight"], weights["text_embedding.2.bias"]).to(BF16)
+        empty = mixing.abs().sum(2) == 0
+        bias = empty * torch.log((PADDED - SLOTS) / empty.sum(1, keepdim=True).clamp(min=1) + 1.0)
         key = (frames, h, w)
         if key not in self.rotary:
             self.rotary[key] = rotary(frames, h, w, d // heads)
         cos, sin = self.rotary[key]
         maps = {}
         for i in range(self.shape.layers):
-            z, cross = self.block(z, time, context, cos, sin, [weights[f"blocks.{i}.{n}"] for n in BLOCK_NAMES], heads)
+            z, cross = self.block(z, time, context, bias, cos, sin, [weights[f"blocks.{i}.{n}"] for n in BLOCK_NAMES], heads)
             if i in want:
                 maps[i] = cross
         m = weights["head.modulation"] + e.unsqueeze(1)

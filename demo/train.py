@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--until", type=int, help="stop after this many steps of the schedule")
     parser.add_argument("--init", help="go on from these training-layout weights")
-    parser.add_argument("--patch", type=int, default=1, choices=(1, 2), help="latent cells a token and side")
+    parser.add_argument("--patch", type=int, default=2, choices=(1, 2), help="latent cells a token and side")
     parser.add_argument("--hold", type=float, default=0.5)
     parser.add_argument("--images", type=float, default=0.1)
     parser.add_argument("--batch", type=int, default=32, help="clips a process and step")

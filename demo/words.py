@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 SLOTS, WIDTH, LEAK, END = 12, 4096, 0.5, "</s>"
+PADDED = 512  # slots of the conditioning, the unused ones zero, as the real Wan text encoder pads
 
 
 @lru_cache(maxsize=4096)
@@ -36,8 +37,8 @@ def slots(words: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 def encode(words: Sequence[tuple[str, float]]) -> Tensor:
-    """Weighted words -> [SLOTS, WIDTH] float32; unused slots are zero."""
-    out = torch.zeros(SLOTS, WIDTH)
+    """Weighted words -> [PADDED, WIDTH] float32; unused slots are zero."""
+    out = torch.zeros(PADDED, WIDTH)
     context = torch.zeros(WIDTH)
     for i, (word, weight) in enumerate(slots(words)):
         context = context * LEAK + word_vector(word) * weight
@@ -46,7 +47,7 @@ def encode(words: Sequence[tuple[str, float]]) -> Tensor:
 
 
 def mixing(text: str, vocabulary: Sequence[str]) -> Tensor:
-    """The same as coefficients over a vocabulary, [SLOTS, len(vocabulary)]: encode(text) = mixing @ vectors."""
+    """The same as coefficients over a vocabulary, [SLOTS, len(vocabulary)]: encode(text)[:SLOTS] = mixing @ vectors."""
     out, context = torch.zeros(SLOTS, len(vocabulary)), torch.zeros(len(vocabulary))
     for i, (word, _) in enumerate(slots([(w, 1.0) for w in split(text)])):
         context = context * LEAK

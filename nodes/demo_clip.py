@@ -28,7 +28,7 @@ class DemoTokenizer:
         for segment, weight in token_weights(escape_important(text), 1.0):
             pairs += [(w, weight) for w in re.findall(r"[a-z0-9]+", unescape_important(segment).lower())]
         row: list[tuple[Any, ...]] = list(words.slots(pairs))
-        row += [(PAD, 1.0)] * (words.SLOTS - len(row))
+        row += [(PAD, 1.0)] * (words.PADDED - len(row))
         if return_word_ids:
             row = [(w, weight, i + 1) for i, (w, weight) in enumerate(row)]
         return {KEY: [row]}
