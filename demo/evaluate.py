@@ -109,7 +109,7 @@ def load_decoder(comfy: Path, file: Path) -> nn.Module:
 
 def scenes(count: int, seed: int, *, pair: float = 0.0, counted: float = 0.0) -> list[world.Scene]:
     """Held-out scenes with distinct captions as far as possible."""
-    rng, found = random.Random(seed), {}
+    rng, found = random.Random(seed), dict[str, world.Scene]()
     for _ in range(count * 20):
         scene = world.random_scene(rng, held=True, pair=pair, counted=counted)
         found.setdefault(world.caption(scene), scene)
@@ -202,7 +202,7 @@ def attention_pairs(clips: Clips) -> dict[int, dict[str, float]]:
         if straight != crossed:
             order = (0, 1) if straight > crossed else (1, 0)
             usable.append((i, [token_mask(masks[k], tokens) for k in order]))
-    rows = {}
+    rows: dict[int, dict[str, float]] = {}
     for step, cross in maps.items():
         picked = 0
         for i, own in usable:
@@ -234,7 +234,8 @@ def sheet(clips: Clips, seen: Sequence[scorer.Seen], file: Path, *, limit: int =
 def render(args: argparse.Namespace, forward: dit.Forward, weights: dit.Weights, decoder: nn.Module | None,
            asked: list[world.Scene], seed: int) -> Clips:
     """Sample and decode clips for scenes, `args.batch` at a time."""
-    videos, maps = [], {s: [] for s in LOOK_AT_STEPS} if args.attention else {}
+    videos: list[Tensor] = []
+    maps: dict[int, list[Tensor]] = {s: [] for s in LOOK_AT_STEPS} if args.attention else {}
     for start in range(0, len(asked), args.batch):
         part = asked[start : start + args.batch]
         z, looked = sample(forward, weights, [world.caption(s) for s in part],

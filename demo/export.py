@@ -35,10 +35,9 @@ def write(dit_file: Path, vae_file: Path, out: Path) -> int:
     weights = load_file(dit_file)
     shape = evaluate.shape_of(weights)
     stock = {name: value.half() for name, value in dit.to_stock(weights, shape).items()}
-    # The host assumes 2 x 2 patches, but for what stands here.
     config = {"transformer": {"patch_size": [1, shape.patch, shape.patch], "out_dim": shape.channels}}
     out.mkdir(parents=True, exist_ok=True)
-    save_file(stock, out / DIT, metadata={"config": json.dumps(config)})
+    save_file(stock, out / DIT, metadata=None if shape.patch == 2 else {"config": json.dumps(config)})
     shutil.copyfile(vae_file, out / VAE)
     size = sum((out / name).stat().st_size for name in (DIT, VAE))
     if size > LARGEST:
