@@ -32,6 +32,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+attend = block_sparse_attention
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
@@ -117,9 +118,9 @@ def test_empty_rows_get_their_own_blocks():
 def test_gather_equals_the_oracle(dtype, seq_q, seq_k, block_q, block_k):
     q, k, v = inputs(seq_q=seq_q, seq_k=seq_k, dtype=dtype, batch=2)
     mask = random_mask(seq_q, seq_k, block_q, block_k, batch=2)
-    want, want_lse = block_sparse_attention(q.double(), k.double(), v.double(), mask, backend="reference",
+    want, want_lse = attend(q.double(), k.double(), v.double(), mask, backend="reference",
                                             return_lse=True)
-    out, lse = block_sparse_attention(q, k, v, mask, backend="gather", return_lse=True)
+    out, lse = attend(q, k, v, mask, backend="gather", return_lse=True)
     assert out.dtype == dtype and lse.dtype == torch.float32
     assert error(out, want) < TOLERANCE[dtype]
     assert float((lse - want_lse).abs().max()) < 20 * TOLERANCE[dtype]
@@ -128,21 +129,35 @@ def test_gather_equals_the_oracle(dtype, seq_q, seq_k, block_q, block_k):
 def test_auto_gathers_on_a_cpu():
     q, k, v = inputs()
     mask = random_mask(150, 230, 64, 64)
-    assert torch.equal(block_sparse_attention(q, k, v, mask), block_sparse_attention(q, k, v, mask, backend="gather"))
+    assert torch.equal(attend(q, k, v, mask), attend(q, k, v, mask, backend="gather"))
+
+
+def test_buffers_serve_every_mode_and_size():
+    mask = random_mask(150, 230, 64, 64)
+    q, k, v = inputs()
+    want = attend(q, k, v, mask, backend="reference")
+    with torch.inference_mode():
+        assert error(attend(q, k, v, mask), want) < 1e-6
+    big = random_mask(300, 900, 64, 64)
+    many = inputs(seq_q=300, seq_k=900, seed=1)
+    assert error(attend(*many, big), attend(*many, big, backend="reference")) < 1e-6
+    halves = [x.bfloat16() for x in (q, k, v)]
+    assert error(attend(*halves, mask), want) < 1e-2
+    assert error(attend(q.requires_grad_(), k, v, mask), want) < 1e-6
 
 
 def test_oracle_is_dense_attention_under_a_mask():
     q, k, v = inputs(width=24)
     mask = random_mask(150, 230, 64, 32).filled
     want = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.tokens())
-    assert error(block_sparse_attention(q, k, v, mask, backend="reference"), want) < 1e-6
-    assert error(block_sparse_attention(q, k, v, mask, backend="dense"), want) < 1e-6
+    assert error(attend(q, k, v, mask, backend="reference"), want) < 1e-6
+    assert error(attend(q, k, v, mask, backend="dense"), want) < 1e-6
 
 
 def test_all_blocks_kept_is_dense_attention_exactly():
     q, k, v = inputs(seq_q=230)
     dense = F.scaled_dot_product_attention(q, k, v)
-    assert torch.equal(block_sparse_attention(q, k, v, BlockMask.full(230, 230)), dense)
+    assert torch.equal(attend(q, k, v, BlockMask.full(230, 230)), dense)
 
 
 def test_heads_kept_whole_take_the_dense_kernel(monkeypatch):
@@ -150,12 +165,12 @@ def test_heads_kept_whole_take_the_dense_kernel(monkeypatch):
     kept = random_mask(150, 230, 64, 64, heads=3, batch=2).kept
     kept[0, 1] = kept[1, 2] = True
     mask = BlockMask(kept, 150, 230, 64, 64)
-    want = block_sparse_attention(q, k, v, mask, backend="reference")
+    want = attend(q, k, v, mask, backend="reference")
     seen = []
-    head = cpu._head
-    monkeypatch.setattr(cpu, "_head", lambda *a: seen.append(1) or head(*a))
-    assert error(block_sparse_attention(q, k, v, mask, backend="gather"), want) < 1e-6
-    assert len(seen) == 4
+    gather = cpu._gather
+    monkeypatch.setattr(cpu, "_gather", lambda *a: seen.append(len(a[0])) or gather(*a))
+    assert error(attend(q, k, v, mask, backend="gather"), want) < 1e-6
+    assert seen == [2, 2]
 
 
 @pytest.mark.parametrize("backend", ["gather", "reference", "dense", "auto"])
@@ -164,18 +179,15 @@ def test_empty_rows_are_not_nan(backend):
     mask = BlockMask(torch.zeros(1, 4, 4, dtype=torch.bool), 230, 230, 64, 64)
     blocks = [[x[:, :, s:s + 64] for x in (q, k, v)] for s in range(0, 230, 64)]
     own = torch.cat([F.scaled_dot_product_attention(*block) for block in blocks], 2)
-    assert error(block_sparse_attention(q, k, v, mask, backend=backend), own) < 1e-6
+    assert error(attend(q, k, v, mask, backend=backend), own) < 1e-6
 
 
 def test_one_mask_serves_all_heads_and_items_and_strides_do_not_matter():
     q, k, v = inputs(heads=3, batch=2)
     mask = random_mask(150, 230, 64, 64, heads=1)
-    want = block_sparse_attention(q, k, v, mask, backend="reference", scale=0.3)
+    want = attend(q, k, v, mask, backend="reference", scale=0.3)
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    assert error(block_sparse_attention(*strided, mask, scale=0.3), want) < 1e-6
-
-
-attend = block_sparse_attention
+    assert error(attend(*strided, mask, scale=0.3), want) < 1e-6
 
 
 @pytest.mark.parametrize(("call", "message"), [
@@ -213,7 +225,7 @@ def test_backends_give_reasons():
     mask = random_mask(150, 230, 64, 64)
     assert why_not("gather", q, mask) == "" and "needs an NVIDIA or AMD GPU" in why_not("triton", q, mask)
     with pytest.raises(RuntimeError, match="backend 'triton' cannot run this: Triton needs"):
-        block_sparse_attention(q, k, v, mask, backend="triton")
+        attend(q, k, v, mask, backend="triton")
     with pytest.raises(RuntimeError, match="mass: backend 'triton' cannot run this"):
         mass(q, k, backend="triton")
 
