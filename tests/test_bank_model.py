@@ -15,7 +15,7 @@ from carnator.carnator_core.bank import Bank, BankDamaged, BankMissing, BankRefu
 from carnator.carnator_core.history import Identity
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 SHAPE = (2, 1, 3, 2)
 
@@ -34,13 +34,12 @@ class Expected:
 class BankMachine(RuleBasedStateMachine):
     """The rules. Time passes by a second with every store, so that the order of entries is known."""
 
-    ids = Bundle("ids")
-
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.now = 1_700_000_000.0
         self.model: dict[str, Expected] = {}
+        self.gone = ["0" * 24]
         self.syncing = mock.patch.object(os, "fsync", lambda _: None)
         self.syncing.start()
 
@@ -59,43 +58,55 @@ class BankMachine(RuleBasedStateMachine):
         identity = Identity({"model": str(model)})
         return history(seed, SHAPE, calls=2, identity=identity, signature=None, thumbnail=None, connectivity={})
 
-    @rule(target=ids, bank=st.integers(0, 1), seed=st.integers(0, 99), model=st.integers(0, 1))
-    def add(self, bank: int, seed: int, model: int) -> object:
+    def some(self, choice: int) -> str:
+        """An entry of the bank, or (seldom, or when there is none) one that is gone."""
+        here = sorted(self.model)
+        return here[choice % len(here)] if here and choice else self.gone[-1]
+
+    def left(self, entry_id: str) -> None:
+        if self.model.pop(entry_id, None):
+            self.gone.append(entry_id)
+
+    @rule(bank=st.integers(0, 1), seed=st.integers(0, 99), model=st.integers(0, 1))
+    def add(self, bank: int, seed: int, model: int) -> None:
         self.now += 1
         before = set(self.model)
         try:
             entry_id = self.banks[bank].add(self.made(seed, model))
         except BankRefusal:
             assert sum(e.pinned for e in self.model.values()) >= 2, "only pins can fill the bank"
-            return multiple()
+            return
         here = {card.id: card for card in self.banks[bank].entries()}
         assert set(here) - before == {entry_id}
         for gone in before - set(here):
             assert not self.model[gone].pinned
             assert self.budget is not None
-            del self.model[gone]
+            self.left(gone)
         self.model[entry_id] = Expected(seed, Identity({"model": str(model)}), here[entry_id].bytes)
-        return entry_id
 
-    @rule(bank=st.integers(0, 1), entry_id=ids, seconds=st.floats(0, 100))
-    def touch(self, bank: int, entry_id: str, seconds: float) -> None:
+    @rule(bank=st.integers(0, 1), choice=st.integers(0, 9), seconds=st.floats(0, 100))
+    def touch(self, bank: int, choice: int, seconds: float) -> None:
+        entry_id = self.some(choice)
         self.banks[bank].touch(entry_id, seconds)
         if entry_id in self.model:
             self.model[entry_id].hits.append(seconds)
 
-    @rule(bank=st.integers(0, 1), entry_id=ids, pinned=st.booleans())
-    def pin(self, bank: int, entry_id: str, pinned: bool) -> None:
+    @rule(bank=st.integers(0, 1), choice=st.integers(0, 9), pinned=st.booleans())
+    def pin(self, bank: int, choice: int, pinned: bool) -> None:
+        entry_id = self.some(choice)
         self.banks[bank].pin(entry_id, pinned)
         if entry_id in self.model:
             self.model[entry_id].pinned = pinned
 
-    @rule(bank=st.integers(0, 1), entry_id=consumes(ids))
-    def remove(self, bank: int, entry_id: str) -> None:
+    @rule(bank=st.integers(0, 1), choice=st.integers(0, 9))
+    def remove(self, bank: int, choice: int) -> None:
+        entry_id = self.some(choice)
         self.banks[bank].remove(entry_id)
-        self.model.pop(entry_id, None)
+        self.left(entry_id)
 
-    @rule(bank=st.integers(0, 1), entry_id=ids)
-    def load(self, bank: int, entry_id: str) -> None:
+    @rule(bank=st.integers(0, 1), choice=st.integers(0, 9))
+    def load(self, bank: int, choice: int) -> None:
+        entry_id = self.some(choice)
         if entry_id in self.model:
             expected = self.model[entry_id]
             assert same(self.banks[bank].load(entry_id).denoised, self.made(expected.seed, 0).denoised)
@@ -103,18 +114,21 @@ class BankMachine(RuleBasedStateMachine):
             with pytest.raises(BankMissing):
                 self.banks[bank].load(entry_id)
 
-    @rule(bank=st.integers(0, 1), entry_id=consumes(ids))
-    def damage(self, bank: int, entry_id: str) -> None:
+    @rule(bank=st.integers(0, 1), choice=st.integers(0, 9))
+    def damage(self, bank: int, choice: int) -> None:
+        entry_id = self.some(choice)
         if entry_id in self.model:
             (self.folder / "bank" / "entries" / entry_id / "steps.safetensors").write_bytes(b"gone")
             with pytest.raises(BankDamaged):
                 self.banks[bank].load(entry_id)
-            del self.model[entry_id]
+            self.left(entry_id)
 
-    @rule(bank=st.integers(0, 1))
-    def clear(self, bank: int) -> None:
-        self.banks[bank].clear()
-        self.model.clear()
+    @rule(bank=st.integers(0, 1), really=st.integers(0, 5))
+    def clear(self, bank: int, really: int) -> None:
+        if really == 5:
+            self.banks[bank].clear()
+            for entry_id in list(self.model):
+                self.left(entry_id)
 
     @rule(bank=st.integers(0, 1))
     def reopen(self, bank: int) -> None:
@@ -154,8 +168,8 @@ class BankMachine(RuleBasedStateMachine):
 
 TestBankMachine = BankMachine.TestCase
 TestBankMachine.settings = settings(
-    max_examples=25,
-    stateful_step_count=20,
+    max_examples=30,
+    stateful_step_count=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
