@@ -150,7 +150,7 @@ def _take(values: list[Any], specs: Sequence[tuple[str, Sequence[Any]]], prefix:
         if _has_control(name, spec) and values and values[0] in _AFTER_RUN:
             values.pop(0)
         if spec[0] == _CHOICE_WITH_INPUTS:
-            chosen = next((o["inputs"] for o in spec[1]["options"] if o["key"] == value), {})
+            chosen: Mapping[str, Any] = next((o["inputs"] for o in spec[1]["options"] if o["key"] == value), {})
             _take(values, list(_specs(chosen)), f"{prefix}{name}.", found)
 
 
@@ -191,7 +191,9 @@ def _source_of_input(graph: _Graph, entry: Mapping[str, Any], wanted: str) -> tu
         return _source_of_output(graph, graph.nodes[link.origin], link.slot, wanted)
     assert graph.outer is not None
     border = graph.body["inputs"][link.slot]
-    outside = next((i for i in graph.instance.get("inputs") or [] if i["name"] == border["name"]), {})
+    outside: Mapping[str, Any] = next(
+        (i for i in graph.instance.get("inputs") or [] if i["name"] == border["name"]), {}
+    )
     source = _source_of_input(graph.outer, outside, wanted)
     return source if source is not None else _typed_on_instance(graph, border["name"])
 

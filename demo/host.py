@@ -81,8 +81,8 @@ class Host:
     """A running ComfyUI, as a context manager: started on entry, stopped by its process id on exit.
 
     base: its base directory; None makes one that is removed on exit. port: None takes a free one. cpu: False lets the
-    host use the GPU. offline: leave out the nodes that call remote services, which also starts faster. arguments, further
-    ones for its command line; environment, further variables; timeout, seconds to wait for readiness.
+    host use the GPU. offline: leave out the nodes that call remote services, which also starts faster. arguments and
+    environment: further ones for the server's process. timeout: seconds to wait until it answers.
     Entry raises SetupError when there is no ComfyUI and HostError, with the log's end, when it does not come up.
     """
 
