@@ -33,7 +33,7 @@ def block_sparse_attention(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, *, 
     _check(q, k, v, mask)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"block_sparse_attention: no backend {backend!r}; there are: auto, {', '.join(BACKENDS)}")
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    scale = _scale("block_sparse_attention", scale, q)
     mask = mask.to(q.device).filled
     if backend == "auto":
         if mask.is_full and not return_lse:
@@ -82,7 +82,7 @@ def mass(q: Tensor, k: Tensor, block_q: int = BLOCK_Q, block_k: int = BLOCK_K, *
         raise ValueError(f"mass: blocks must be positive, got {block_q} x {block_k}")
     if backend not in ("auto", "triton", "torch"):
         raise ValueError(f"mass: no backend {backend!r}; there are: auto, triton, torch")
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    scale = _scale("mass", scale, q)
     reason = _triton_reason(q.device) or _triton().unsupported_mass(q.dtype, q.shape[-1], block_k, q.device)
     if backend == "triton" and reason:
         raise RuntimeError(f"mass: backend 'triton' cannot run this: {reason}")
@@ -125,6 +125,14 @@ def _check_pair(name: str, q: Tensor, k: Tensor) -> None:
             raise ValueError(f"{name}: q and k differ in {label}: {given}")
     if q.dtype != k.dtype or q.device != k.device:
         raise ValueError(f"{name}: q and k must share dtype and device: {given}")
+
+
+def _scale(name: str, scale: float | None, q: Tensor) -> float:
+    if scale is None:
+        return float(q.shape[-1] ** -0.5)
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"{name}: scale must be positive and finite, got {scale}")
+    return float(scale)
 
 
 def _show(x: object) -> str:

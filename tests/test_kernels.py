@@ -207,6 +207,7 @@ def test_one_mask_serves_all_heads_and_items_and_strides_do_not_matter():
     (lambda q, k, v, m: attend(q[:, :, :0], k, v, m), "q is empty: float32 [1, 2, 0, 32]"),
     (lambda q, k, v, m: attend(q, k, v, m, backend="dense", return_lse=True),
      "torch's dense attention returns no log-sum-exp"),
+    (lambda q, k, v, m: attend(q, k, v, m, scale=-1.0), "scale must be positive and finite, got -1.0"),
     (lambda q, k, v, m: mass(q, k, rows=0), "rows must be positive or None, got 0"),
     (lambda q, k, v, m: mass(q, k, 0, 4), "blocks must be positive, got 0 x 4"),
     (lambda q, k, v, m: mass(q, k[:, :1]), "q and k differ in heads"),

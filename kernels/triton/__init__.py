@@ -6,6 +6,9 @@ import importlib.util
 import os
 
 import torch
+from torch import Tensor
+
+from ..masks import BlockMask
 
 HEAD_DIMS = (64, 128)
 # Triton's code for this chip spills in every tile tried (91 to 804 vector registers); torch's own attention is better.
@@ -50,3 +53,18 @@ def unsupported_mass(dtype: torch.dtype, head_dim: int, block_k: int, device: to
     if dtype not in (torch.float16, torch.bfloat16) and not (dtype == torch.float32 and device.type != "cuda"):
         return f"the kernel takes float16 and bfloat16, not {dtype}".replace("torch.", "")
     return "" if block_k in (64, 128) else f"the kernel has key blocks of 64 or 128 tokens, not {block_k}"
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, scale: float,
+              need_lse: bool = False) -> tuple[Tensor, Tensor | None]:
+    """`forward.attention`, imported when first called."""
+    from .forward import attention as run
+
+    return run(q, k, v, mask, scale, need_lse)
+
+
+def mass(q: Tensor, k: Tensor, per_block: int, block_k: int, scale: float) -> Tensor:
+    """`recording.mass`, imported when first called."""
+    from .recording import mass as run
+
+    return run(q, k, per_block, block_k, scale)
