@@ -57,7 +57,7 @@ def shift(value: float) -> Box:
 
 def reuse(from_model: str, **values: Any) -> Box:
     chosen = {"pace": "balanced", "noise": "any seed (fastest)", **values}
-    return Box("reuse", "CarnatorReuse", 440, {"model": (from_model, "MODEL")}, chosen)
+    return Box("reuse", "CarnatorReuse", 540, {"model": (from_model, "MODEL")}, chosen)
 
 
 def ksampler(**values: Any) -> Box:
@@ -99,14 +99,14 @@ def carnator_demo() -> list[Column]:
         "latent_image": ("latent", "LATENT"),
     }
     values = {"seed": 7, "steps": 30, "cfg": 5.0, "sampler_name": "euler", "scheduler": "simple", "probe_steps": 4}
-    probe = Box("probe", "CarnatorEarlySignatureProbe", 350, wires, values)
-    gate = Box("gate", "CarnatorRiskGate", 340, {"probe": ("probe", "probe")})
+    probe = Box("probe", "CarnatorEarlySignatureProbe", 410, wires, values)
+    gate = Box("gate", "CarnatorRiskGate", 380, {"probe": ("probe", "probe")})
     seen = {"source": ("gate", "decision"), "vae": ("vae", "VAE")}
-    viewer = Box("viewer", "CarnatorEvidenceRegionViewer", 330, seen)
-    dense = Box("dense", "CarnatorDenseFallback", 140, {"probe": ("probe", "probe")})
+    viewer = Box("viewer", "CarnatorEvidenceRegionViewer", 300, seen)
+    dense = Box("dense", "CarnatorDenseFallback", 240, {"probe": ("probe", "probe")})
     wires = {"decision": ("gate", "decision"), "dense_latent": ("dense", "latent")}
     scope = {"tolerance": 0.03, "active_radius": 1, "context_radius": 1}
-    joint = Box("joint", "CarnatorJointReuseSampler", 310, wires, scope)
+    joint = Box("joint", "CarnatorJointReuseSampler", 410, wires, scope)
     return [
         Column(360, [Section("", [guide]), Section("Model and bank", [*demo_models(), bank])]),
         demo_prompts(),

@@ -12,7 +12,7 @@ const SHOWN_ON = new Set([
   "CarnatorRiskGate",
 ]);
 const HOST_STATUS_LINE = "$$node-text-preview";
-const results = new WeakMap();
+const results = new Map(); // node -> what is shown on it
 let words = {};
 
 /** The node an execution id names; inside a sub-graph it reads "outer:inner". */
@@ -29,7 +29,7 @@ function nodeOf(id) {
 /** The result already says what the host's line under the node said last. */
 function clearStatusLine(node) {
   const line = node.widgets?.find((widget) => widget.name === HOST_STATUS_LINE);
-  if (line) node.removeWidget(line);
+  if (line) node.removeWidget?.(line);
 }
 
 function show(id, summary) {
@@ -56,10 +56,21 @@ async function loadWords() {
   }
 }
 
+/** What an earlier run left on nodes that this one will run again, or leaves out, is no longer true. */
+function clearStale(cached) {
+  const kept = new Set(cached.map(nodeOf));
+  for (const [node, result] of results) if (!kept.has(node)) result.clear();
+}
+
 app.registerExtension({
   name: "Carnator",
 
-  async setup() {
+  async init() {
+    await loadWords();
+  },
+
+  setup() {
+    api.addEventListener("execution_cached", ({ detail }) => clearStale(detail.nodes));
     api.addEventListener("carnator.summary", ({ detail }) => show(detail.node, detail));
     api.addEventListener("executed", ({ detail }) => {
       const text = detail.output?.text?.[0];
@@ -67,11 +78,13 @@ app.registerExtension({
     });
   },
 
-  async init() {
-    await loadWords();
-  },
-
   nodeCreated(node) {
-    if (SHOWN_ON.has(node.comfyClass)) results.set(node, new Result(node, words));
+    if (!SHOWN_ON.has(node.comfyClass)) return;
+    results.set(node, new Result(node, words));
+    const removed = node.onRemoved;
+    node.onRemoved = function (...rest) {
+      results.delete(node);
+      return removed?.apply(this, rest);
+    };
   },
 });

@@ -1,8 +1,8 @@
 // The small panel on a node: reused or not, the reason, seconds saved, and how the steps were come by.
 
 const KINDS = ["computed", "restricted", "forecast", "replayed"];
-const HEIGHT = 92;
-const HEIGHT_OPEN = 220;
+const HEIGHT = 128;
+const HEIGHT_OPEN = 260;
 
 const style = document.createElement("link");
 style.rel = "stylesheet";
@@ -20,7 +20,7 @@ function seconds(value) {
   return value < 10 ? value.toFixed(1) : String(Math.round(value));
 }
 
-/** Numbers into a translated sentence: fill("{n} s", { n: 3 }). */
+/** Values into a translated sentence: fill("{n} s", { n: 3 }). */
 function fill(sentence, values) {
   return sentence.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
@@ -30,31 +30,40 @@ export class Result {
   constructor(node, words) {
     this.node = node;
     this.words = words;
-    this.open = false;
+    this.numbers = element("pre", "carnator-numbers");
+    this.numbers.hidden = true;
     this.panel = element("div", "carnator-result");
-    this.panel.append(element("p", "carnator-quiet", this.word(`before_${node.comfyClass}`)));
+    this.clear();
     this.widget = node.addDOMWidget("carnator_result", "carnator_result", this.panel, {
       serialize: false,
       hideOnZoom: false,
       margin: 6,
-      getMinHeight: () => (this.open ? HEIGHT_OPEN : HEIGHT),
+      getMinHeight: () => (this.numbers.hidden ? HEIGHT : HEIGHT_OPEN),
     });
     this.widget.serialize = false;
+  }
+
+  /** As before the first run: one sentence on what will be shown here. */
+  clear() {
+    delete this.panel.dataset.decision;
+    this.numbers.textContent = "";
+    this.panel.replaceChildren(element("p", "carnator-quiet", this.word(`before_${this.node.comfyClass}`)));
   }
 
   word(key) {
     return this.words[key] ?? "";
   }
 
-  /** summary: decision "hit" or "miss", reason, and where measured seconds, saved, steps, computed, ..., report lines. */
+  /** summary: decision "hit" or "miss", reason; of a render also seconds, saved, steps, computed ... */
   show(summary) {
-    const hit = summary.decision === "hit";
-    this.panel.dataset.decision = hit ? "hit" : "miss";
+    const { decision, steps } = summary;
+    this.panel.dataset.decision = decision;
     const head = element("div", "carnator-head");
-    head.append(element("span", "carnator-mark", this.word(hit ? "hit" : "miss")), this.timing(summary));
-    const reason = element("p", "carnator-reason", summary.reason);
-    reason.title = summary.reason;
-    this.panel.replaceChildren(head, reason, ...this.steps(summary), ...this.numbers(summary.report ?? []));
+    const mark = this.word(steps ? decision : `gate_${decision}`);
+    head.append(element("span", "carnator-mark", mark), this.timing(summary));
+    const reason = element("p", "", summary.reason);
+    this.numbers.textContent = (summary.report ?? []).join("\n");
+    this.panel.replaceChildren(head, reason, ...this.steps(summary), this.numbers);
     this.resize();
   }
 
@@ -66,38 +75,39 @@ export class Result {
     return shown;
   }
 
-  /** One bar as long as the run, a stretch for each way a step was come by. */
+  /** One bar as long as the run, with a stretch for each way a step was come by; below it the same in words. */
   steps(summary) {
-    const { steps, computed = 0, restricted = 0 } = summary;
-    if (!steps) return [];
+    const { steps = 0, computed = 0, restricted = 0 } = summary;
     const counts = { ...summary, computed: computed - restricted };
     const bar = element("div", "carnator-bar");
     const told = [];
-    for (const kind of KINDS) {
+    for (const kind of steps ? KINDS : []) {
       if (!(counts[kind] > 0)) continue;
       const stretch = element("i", `carnator-${kind}`);
       stretch.style.flexGrow = counts[kind];
       bar.append(stretch);
       told.push(fill(this.word(kind), { count: counts[kind] }));
     }
-    const legend = element("p", "carnator-quiet", told.join(" \u00b7 "));
-    bar.title = legend.textContent;
-    return [bar, legend];
+    const line = element("div", "carnator-line carnator-quiet");
+    line.append(element("span", "", told.join(" \u00b7 ")), ...this.more());
+    return told.length ? [bar, line] : [line];
   }
 
-  /** The comparison in numbers, folded away. */
-  numbers(report) {
-    if (!report.length) return [];
-    const fold = document.createElement("details");
-    fold.open = this.open;
-    fold.append(element("summary", "", this.word("numbers")), element("pre", "", report.join("\n")));
-    fold.addEventListener("toggle", () => {
-      this.open = fold.open;
+  /** A button that unfolds the comparison in numbers. */
+  more() {
+    if (!this.numbers.textContent) return [];
+    const button = element("button", "carnator-more", this.word("numbers"));
+    button.type = "button";
+    button.setAttribute("aria-expanded", String(!this.numbers.hidden));
+    button.addEventListener("click", () => {
+      this.numbers.hidden = !this.numbers.hidden;
+      button.setAttribute("aria-expanded", String(!this.numbers.hidden));
       this.resize();
     });
-    return [fold];
+    return [button];
   }
 
+  /** Make room for what is shown; never take room that the creator gave. */
   resize() {
     const [width, height] = this.node.size;
     this.node.setSize([width, Math.max(height, this.node.computeSize()[1])]);
