@@ -24,6 +24,9 @@ def restrictable(options: dict[str, Any]) -> bool:
     return not transformer.get("patches") and not transformer.get("patches_replace")
 
 
+PLAIN = {"transformer_options", "attn_precision"}  # arguments of an attention that ours may compute in its place
+
+
 @dataclass
 class _Place:
     """Where a forward is: the block, and how many attentions of it have begun."""
@@ -90,7 +93,7 @@ def _override(place: _Place, previous: Callable[..., Tensor] | None, reader: Att
     def override(func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, heads: int, *args: Any, **kwargs: Any) -> Tensor:
         place.order += 1
         options = kwargs.get("transformer_options") or {}
-        plain = not args and kwargs.get("mask") is None and not kwargs.get("skip_reshape") and not kwargs.get("skip_output_reshape")
+        plain = previous is None and not args and not {n for n, v in kwargs.items() if v is not None and v is not False} - PLAIN
         if reader is not None:
             reader.attention(place.layer, place.order, q, k, heads, options, bool(kwargs.get("skip_reshape")))
         if connect is not None and place.order == 1 and plain:
