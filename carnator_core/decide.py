@@ -119,7 +119,8 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
         share, changed = None, None
         if torch.equal(history.noise, probe.noise):
             share, changed = predicted_change(probe, history, scale)
-        decision = gate.judge(signature, history.signature or {}, candidate.correspondence, thresholds, share, candidate.card.id)
+        decision = gate.judge(signature, history.signature or {}, candidate.correspondence, thresholds, share,
+                              candidate.card.id, own_steps=settings.mode in ("ours", "forecast"))
         report += [f'"{short(candidate.card.prompt)}", text similarity {candidate.similarity:.2f}', gate.report(decision)]
         if not decision.accepted:
             refusals.append(f'"{short(candidate.card.prompt)}" does not fit: {decision.reason}')

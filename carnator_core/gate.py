@@ -70,7 +70,7 @@ class Thresholds:
     shape: float = 0.5
     colour: float = 20.0
     motion: float = 0.12
-    change: float = 0.6
+    change: float = 1.0
 
     def __post_init__(self) -> None:
         for name, value in self._items():
@@ -143,18 +143,23 @@ def judge(
     thresholds: Thresholds,
     change_share: float | None,
     history_id: str = "",
+    own_steps: bool = False,
 ) -> Decision:
     """g_tau(q, C_j): compare the target's Early Signature with a history's, over the entities that correspond.
 
     change_share: predicted share of the picture that changes (shared noise only), None or NaN when not measured.
+    own_steps: the target's own steps decide the picture (forecasting), not the history's latent (the paper's fusion).
+    What the prompts exchange may then look as different as it likes, once the change map was measured: its distances
+    are reported, and only what the prompts agree on is held to the thresholds.
     """
     pairs = list(dict.fromkeys((*correspondence.pairs, *filter(None, (correspondence.substituted,)))))
     seen_change = change_share is not None and not math.isnan(change_share)
     distances: list[Distance] = []
     unmeasured: list[str] = []
+    anew = set(differing_entities(correspondence)) if own_steps and seen_change else set()
     for pair in pairs:
         ours, theirs = target_sig.get(pair[0]), history_sig.get(pair[1])
-        explained = _explained(pair, correspondence)
+        explained = frozenset(_MEASURES) if pair in anew else _explained(pair, correspondence)
         for name in _SUBSTITUTED if pair == correspondence.substituted else _SHARED:
             value = math.nan
             if ours is not None and theirs is not None:

@@ -29,8 +29,8 @@ class Settings:
     probe: int = 4
     noise: str = "any"
     mode: str = "ours"
-    tolerance: float = 0.03
-    longest: int = 4
+    tolerance: float = 0.25
+    longest: int = 6
     resume: int = 0
     refresh: int = 2
     window: tuple[float, float] = (0.2, 0.8)

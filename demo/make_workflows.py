@@ -28,8 +28,8 @@ def note(name: str, title: str, height: int, text: str) -> Box:
 def prompts(positive: str, negative: str, negative_kind: str = "CLIPTextEncode") -> list[Box]:
     clip = {"clip": ("clip", "clip")}
     return [
-        Box("positive", "CarnatorTextEncode", 180, clip, {"text": positive}, title="Positive prompt", colour=GREEN),
-        Box("negative", negative_kind, 180, clip, {"text": negative}, title="Negative prompt", colour=RED),
+        Box("positive", "CarnatorTextEncode", 160, clip, {"text": positive}, title="Positive prompt", colour=GREEN),
+        Box("negative", negative_kind, 160, clip, {"text": negative}, title="Negative prompt", colour=RED),
     ]
 
 
@@ -57,7 +57,7 @@ def shift(value: float) -> Box:
 
 def reuse(from_model: str, **values: Any) -> Box:
     chosen = {"pace": "balanced", "noise": "any seed (fastest)", **values}
-    return Box("reuse", "CarnatorReuse", 540, {"model": (from_model, "MODEL")}, chosen)
+    return Box("reuse", "CarnatorReuse", 530, {"model": (from_model, "MODEL")}, chosen)
 
 
 def ksampler(**values: Any) -> Box:
@@ -82,13 +82,13 @@ def demo_models() -> list[Box]:
 
 def demo_prompts() -> Column:
     boxes = [*prompts(texts.DEMO_POSITIVE, "", "CarnatorTextEncode"), empty_latent(128, 128, 9)]
-    words = note("words", "Words it knows", 270, texts.DEMO_WORDS)
+    words = note("words", "Words it knows", 230, texts.DEMO_WORDS)
     return Column(360, [Section("Prompt and size", boxes), Section("", [words])])
 
 
 def carnator_demo() -> list[Column]:
     """Every stage as a node of its own, on the model that ships with the pack."""
-    guide = note("guide", "Start here", 250, texts.DEMO_GUIDE)
+    guide = note("guide", "Start here", 210, texts.DEMO_GUIDE)
     remembering = {"name": "demo", "budget_gb": 1.0, "policy": "read and remember"}
     bank = Box("bank", "CarnatorBankLoader", 150, values=remembering)
     wires = {
@@ -98,14 +98,14 @@ def carnator_demo() -> list[Column]:
         "negative": ("negative", "conditioning"),
         "latent_image": ("latent", "LATENT"),
     }
-    values = {"seed": 7, "steps": 30, "cfg": 5.0, "sampler_name": "euler", "scheduler": "simple", "probe_steps": 4}
+    values = {"seed": 7, "steps": 50, "cfg": 5.0, "sampler_name": "euler", "scheduler": "simple", "probe_steps": 4}
     probe = Box("probe", "CarnatorEarlySignatureProbe", 410, wires, values)
     gate = Box("gate", "CarnatorRiskGate", 380, {"probe": ("probe", "probe")})
     seen = {"source": ("gate", "decision"), "vae": ("vae", "VAE")}
     viewer = Box("viewer", "CarnatorEvidenceRegionViewer", 300, seen)
     dense = Box("dense", "CarnatorDenseFallback", 240, {"probe": ("probe", "probe")})
     wires = {"decision": ("gate", "decision"), "dense_latent": ("dense", "latent")}
-    scope = {"tolerance": 0.03, "active_radius": 1, "context_radius": 1}
+    scope = {"tolerance": 0.25, "active_radius": 1, "context_radius": 1}
     joint = Box("joint", "CarnatorJointReuseSampler", 410, wires, scope)
     return [
         Column(360, [Section("", [guide]), Section("Model and bank", [*demo_models(), bank])]),
@@ -118,10 +118,10 @@ def carnator_demo() -> list[Column]:
 
 def carnator_demo_one_node() -> list[Column]:
     """The same in one node, in an ordinary KSampler graph."""
-    guide = note("guide", "Start here", 250, texts.ONE_NODE_GUIDE)
+    guide = note("guide", "Start here", 210, texts.ONE_NODE_GUIDE)
     boxes = [
         reuse("shift", active_radius=1, context_radius=1),
-        ksampler(seed=7, steps=30, cfg=5.0, sampler_name="euler"),
+        ksampler(seed=7, steps=50, cfg=5.0, sampler_name="euler"),
     ]
     return [
         Column(360, [Section("", [guide]), Section("Model", demo_models())]),
@@ -140,8 +140,8 @@ def loader(name: str, kind: str, height: int, folder: str, base: str, values: Ma
 def real_notes(name: str, loaders: Sequence[Box]) -> tuple[Box, Box]:
     models = [model for box in loaders for model in box.models]
     links = "\n".join(f"- [{m['name']}]({m['url']}) in *models/{m['directory']}*" for m in models)
-    guide = note("guide", "Start here", 250, texts.REAL_GUIDE.format(name=name))
-    return guide, note("files", "Model files", 190, f"**Model files**\n\n{links}")
+    guide = note("guide", "Start here", 210, texts.REAL_GUIDE.format(name=name))
+    return guide, note("files", "Model files", 150, f"**Model files**\n\n{links}")
 
 
 def wan(

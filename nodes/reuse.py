@@ -13,7 +13,7 @@ from . import banks
 from .status import reporter, speaker
 from .types import BankHandle, BankType, advanced
 
-PACE = {"careful": 0.015, "balanced": 0.03, "fast": 0.06}
+PACE = {"careful": 0.1, "balanced": 0.25, "fast": 0.5}
 SEED = {"any seed (fastest)": "any", "my seed only": "mine"}
 
 

@@ -205,8 +205,21 @@ def test_all_reasons_are_given() -> None:
     assert found.reason.count(";") == 2
 
 
+def test_own_steps_hold_only_what_the_prompts_agree_on() -> None:
+    target = {"wolf": thing(RED, height=6, width=6), "ball": thing(BLUE)}
+    history = {"fox": thing(BLUE), "ball": thing(BLUE)}
+    wanted = match((BALL,), WOLF)
+    assert not judge(target, history, wanted, WIDE, 0.3).accepted
+    found = judge(target, history, wanted, WIDE, 0.3, own_steps=True)
+    assert found.accepted
+    assert all(d.expected for d in found.distances if d.entity == "wolf")
+    assert not judge(target, history, wanted, WIDE, None, own_steps=True).accepted  # without the change map nothing vouches
+    history["ball"] = thing(RED)
+    assert not judge(target, history, wanted, WIDE, 0.3, own_steps=True).accepted  # the ball was not asked to change
+
+
 def test_report_and_json() -> None:
-    found = decide({"wolf": unseen()}, {"fox": thing()}, match((), WOLF), 0.7, Thresholds(colour=math.inf))
+    found = decide({"wolf": unseen()}, {"fox": thing()}, match((), WOLF), 0.7, Thresholds(colour=math.inf, change=0.6))
     lines = report(found).splitlines()
     assert lines[0] == "no reuse: " + found.reason
     assert "picture          change      0.700  at most    0.600  TOO FAR" in "\n".join(lines)
