@@ -21,7 +21,8 @@ class Settings:
     mode: "ours" (region, forecasting), "joint" (the paper's section 3.3: region and connectivity, every step computed),
     "latent" and "attention" (one half of joint each), "resume" (NIRVANA: replay, then dense), "forecast" (no region).
     tolerance: relative error accepted of a forecast step. resume: steps replayed from the history (paper's resume
-    point; 0 computes from the start). refresh: after so many restricted steps one is computed whole (0: never). window: share of the layers that are region-restricted, (first, last).
+    point; 0 computes from the start). refresh: after so many restricted steps one is
+    computed whole (0: never). window: share of the layers that are region-restricted, (first, last).
     active, context: dilations in tokens. coverage: attention mass kept by the connectivity; sparse: "auto" or "off".
     record: bank new renders.
     """

@@ -236,7 +236,7 @@ class Run:
                 self.stored_whole = False
                 self._forecaster = Forecaster()
                 self._pace = Pace(self.settings.miss_tolerance, self.settings.longest)
-                for s, p in zip(self.own.sigmas, self.own.predictions):
+                for s, p in zip(self.own.sigmas, self.own.predictions, strict=False):
                     self._pace.computed(self._forecaster.observe(s, p))
             if self.noise is not None:  # the pass began from a history's noise: the creator gets their own render
                 self.noise, self.own, self.probe, self._reader = None, Trajectory(), None, None
@@ -258,7 +258,7 @@ class Run:
         self._weights = verdict.weights
         self._pace = Pace(self.settings.tolerance if forecasting else 0.0, self.settings.longest)
         self._forecaster = Forecaster(self._served, self._weights)
-        for s, p in zip(self.own.sigmas, self.own.predictions):
+        for s, p in zip(self.own.sigmas, self.own.predictions, strict=False):
             self._pace.computed(self._forecaster.observe(s, p))
         if history.connectivity and self.settings.sparse == "auto" and self.settings.mode in ("ours", "joint", "attention"):
             self._connectivity = Connectivity.from_tensors(history.connectivity)

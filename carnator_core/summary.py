@@ -26,10 +26,13 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
     verdict, counts = run.verdict, run.counts
     hit = verdict is not None and verdict.accepted
     out: dict[str, Any] = {
-        "decision": "hit" if hit else "miss", "reason": verdict.reason if verdict else "", "prompt": run.request.facts.get("text", ""),
+        "decision": "hit" if hit else "miss", "reason": verdict.reason if verdict else "",
+        "prompt": run.request.facts.get("text", ""),
         "steps": len(run.request.sigmas) - 1, "computed": counts.computed, "restricted": counts.restricted,
         "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
-        "overhead_seconds": counts.overhead, "density": sum(counts.density) / len(counts.density) if counts.density else 1.0, "report": verdict.report if verdict else [], "grid": list(run.grid),
+        "overhead_seconds": counts.overhead,
+        "density": sum(counts.density) / len(counts.density) if counts.density else 1.0,
+        "report": verdict.report if verdict else [], "grid": list(run.grid),
         "regions": {name: packed(r) for name, r in run.probe.regions.items()} if run.probe else {}, "active": "",
     }
     if hit and verdict is not None and verdict.history is not None:

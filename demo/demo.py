@@ -133,9 +133,11 @@ def record(render: Render, dense: Render, timed: Render, text: str, kind: str) -
     return {
         "prompt": text, "kind": kind, "decision": facts.get("decision", "miss"), "reason": facts.get("reason", ""),
         "history": facts.get("history_prompt", ""), "dense_s": dense.seconds, "reuse_s": render.seconds,
-        "dense_dit_s": timing.get("transformer_seconds", float("nan")), "reuse_dit_s": facts.get("transformer_seconds", float("nan")),
+        "dense_dit_s": timing.get("transformer_seconds", float("nan")),
+        "reuse_dit_s": facts.get("transformer_seconds", float("nan")),
         "speedup": dense.seconds / render.seconds, "seen_dense": seen_dense.text(), "seen_reuse": seen_reuse.text(),
-        "agrees_dense": all(scorer.agrees(seen_dense, text).values()), "agrees_reuse": all(scorer.agrees(seen_reuse, text).values()),
+        "agrees_dense": all(scorer.agrees(seen_dense, text).values()),
+        "agrees_reuse": all(scorer.agrees(seen_reuse, text).values()),
         "computed": facts.get("computed"), "restricted": facts.get("restricted"), "forecast": facts.get("forecast"),
         "steps": facts.get("steps"), "active_share": facts.get("active_share", 1.0),
         "bit_identical_to_dense": bool(torch.equal(render.frames, dense.frames)), "report": facts.get("report", []),
@@ -195,7 +197,8 @@ def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, A
         say("the granular graph, the same request: " + granular(host, events))
         share = summarise(rows)
     say("\n" + table(rows))
-    say(f"\n{share['hits']} hits of {share['requests']}; median speed-up of hits {share['median_speedup_hits'] or float('nan'):.2f}x; "
+    say(f"\n{share['hits']} hits of {share['requests']}; "
+        f"median speed-up of hits {share['median_speedup_hits'] or float('nan'):.2f}x; "
         f"prompts followed: dense {share['agrees_dense']}, reuse {share['agrees_reuse']} of {share['requests']}; "
         f"transformer's share of a dense render {share['transformer_share']:.0%}; {time.perf_counter() - began:.0f} s in all")
     report.contact_sheet(panels, out / "contact_sheet.png")

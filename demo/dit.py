@@ -92,7 +92,7 @@ def rotary(frames: int, height: int, width: int, head_dim: int) -> tuple[Tensor,
     side = 2 * (head_dim // 6)
     grid = torch.meshgrid(*(torch.arange(n).double() for n in (frames, height, width)), indexing="ij")
     angles = []
-    for position, size in zip(grid, (head_dim - 2 * side, side, side)):
+    for position, size in zip(grid, (head_dim - 2 * side, side, side), strict=False):
         omega = 1.0 / 10000.0 ** torch.linspace(0, (size - 2) / size, size // 2, dtype=torch.float64)
         angles.append(position.reshape(-1, 1) * omega)
     theta = torch.cat(angles, 1).float()

@@ -51,7 +51,7 @@ class Muon:
             gradient, momentum = torch.stack([self.weights[n].grad for n in names]), self.momentum[size]
             momentum.lerp_(gradient, 0.05)
             update = self.orthogonal(gradient.lerp(momentum, 0.95)) * (0.2 * max(size) ** 0.5)
-            for name, delta in zip(names, update):
+            for name, delta in zip(names, update, strict=False):
                 self.weights[name].data.mul_(1 - rate * 0.01).sub_(delta, alpha=rate)
                 self.weights[name].grad = None
 
@@ -129,7 +129,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         names = list(weights)
         flat = torch.cat([weights[n].grad.reshape(-1) for n in names])
         dist.all_reduce(flat)
-        for n, g in zip(names, (flat / world_size).split([weights[n].numel() for n in names])):
+        for n, g in zip(names, (flat / world_size).split([weights[n].numel() for n in names]), strict=False):
             weights[n].grad = g.view_as(weights[n]).clone()
         torch.nn.utils.clip_grad_norm_([weights[n] for n in others], 0.5)
         muon.step(args.rate * rate)

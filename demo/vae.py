@@ -241,7 +241,7 @@ def main() -> None:
     for step in range(args.steps):
         share = step / args.steps
         rate = min(1, (step + 1) / 50) * (1 if share < 0.3 else max(0.01, (1 - share) / 0.7))
-        for group, most in zip([g for o in optimisers for g in o.param_groups], full):
+        for group, most in zip([g for o in optimisers for g in o.param_groups], full, strict=False):
             group["lr"] = rate * most
         z, x = batch(rng, 6, 64)
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -120,7 +120,7 @@ def random_scene(rng: random.Random, *, pair: float = 0.25, counted: float = 0.0
             thing = Thing(rng.choice(NOUNS), rng.choice(list(COLOURS)))
             things = [thing, thing]
         elif draw < counted + pair:
-            things = [Thing(n, c) for n, c in zip(rng.sample(NOUNS, 2), rng.sample(list(COLOURS), 2))]
+            things = [Thing(n, c) for n, c in zip(rng.sample(NOUNS, 2), rng.sample(list(COLOURS), 2), strict=False)]
         else:
             size = rng.choice(("", "", "", "small", "big"))
             things = [Thing(rng.choice(NOUNS), rng.choice(list(COLOURS)), size)]
@@ -132,7 +132,7 @@ def random_scene(rng: random.Random, *, pair: float = 0.25, counted: float = 0.0
         cells.append(rng.choice(lattice.far(cells[0])))
     def shake() -> tuple[float, float]:
         return rng.uniform(-jitter, jitter), rng.uniform(-jitter, jitter)
-    return Scene(place, motion, tuple(placed(t, c, motion, shake(), lattice) for t, c in zip(things, cells)),
+    return Scene(place, motion, tuple(placed(t, c, motion, shake(), lattice) for t, c in zip(things, cells, strict=False)),
                  counted=draw < counted)
 
 

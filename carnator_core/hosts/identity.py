@@ -129,7 +129,7 @@ def identity(guider: Any, latent_shape: Iterable[int], guided: bool, own: str) -
         "other nodes": forward_digest(guider.model_options, own),
         "precision": str(patcher.model_dtype()),
         "latent": "x".join(str(n) for n in latent_shape),
-        "sampling": f"{type(sampling).__mro__[1].__name__} shift {shift:g}" if shift is not None else type(sampling).__mro__[1].__name__,
+        "sampling": type(sampling).__mro__[1].__name__ + (f" shift {shift:g}" if shift is not None else ""),
         "text": "none" if text is None else str(text.shape[-1]),
         "guider": type(guider).__name__,
         "cfg": f"{float(guider.cfg):g}" if guided else "1",
