@@ -19,7 +19,7 @@ from demo.setup import DISK_GB, ROOT, Installed, SetupError, cache_root, ensure
 
 # Commands whose modules may or may not be part of this checkout, and what they do.
 TOOLS = {
-    "explain": "explain one decision of the pack: what was compared, and why it was a hit or a miss",
+    "explain": "compare two prompts: their entities, what corresponds, and why reuse would be refused",
     "adopt": "put the pack's node into an existing workflow file",
 }
 

@@ -126,7 +126,7 @@ def test_too_little_room_is_said_before_anything_is_fetched(stages: Stages, monk
         setup.ensure(said.append)
     assert "\n" not in str(caught.value)
     assert stages.ran == []
-    assert "6 GB of disk" in said[0]
+    assert f"{setup.DISK_GB} GB of disk" in said[0]
 
 
 @pytest.mark.parametrize(
