@@ -7,14 +7,19 @@ import logging
 import shutil
 import sqlite3
 import threading
+import time
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
+import torch
 from bank_world import history, same
-from carnator.carnator_core.bank import Bank, BankDamaged, BankMissing, BankRefusal
+from carnator.carnator_core.bank import Ahead, Bank, BankDamaged, BankMissing, BankRefusal
 from carnator.carnator_core.bank.format import prepare
+from carnator.carnator_core.bank.nearest import Nearest
+from carnator.carnator_core.bank.reading import Reading
 from carnator.carnator_core.bank.worth import HALF_LIFE_S, Life, victims, worth
+from carnator.carnator_core.history import Identity
 
 DAY = 24 * 3600.0
 
@@ -339,3 +344,76 @@ def test_only_the_calls_near_a_sigma(tmp_path: Path) -> None:
     assert same(near.denoised, stored.denoised[2:4])
     assert same(bank.load(entry_id, near=float(stored.call_sigmas[4])).denoised, stored.denoised[4:5])
     assert same(bank.load(entry_id, near=7.0).denoised, stored.denoised[:1])
+
+
+def test_nearest_entries_in_order(tmp_path: Path) -> None:
+    bank = Bank.open(tmp_path, reserve_bytes=0)
+    identity = history().identity.digest()
+    assert bank.nearest(history().text_vector, identity) == []
+    stored = [bank.add(history(i)) for i in range(5)]
+    bank.add(history(2, identity=Identity({"model": "another"})))
+    bank.add(history(6, text_vector=torch.ones(7)))
+    query = history(2).text_vector
+    found = bank.nearest(query, identity, k=3)
+    exact = sorted(((float(history(i).text_vector @ query), stored[i]) for i in range(5)), reverse=True)[:3]
+    assert [(card.id, pytest.approx(value, abs=1e-3)) for card, value in found] == [(i, v) for v, i in exact]
+    bank.remove(stored[2])
+    again = bank.nearest(query, identity, k=3)
+    assert stored[2] not in [card.id for card, _ in again]
+    assert len(again) == 3
+    bank.touch(stored[0], 2.0)
+    assert sum(card.hits for card, _ in bank.nearest(query, identity, k=9)) == 1
+
+
+def test_nearest_among_many() -> None:
+    made = torch.Generator().manual_seed(2)
+    parts = torch.randn(40, 64, generator=made)
+    vectors = torch.nn.functional.normalize(torch.randn(3000, 40, generator=made) @ parts, dim=1)
+    near = Nearest(64)
+    ids = [f"{i:024x}" for i in range(3000)]
+    near.update(ids[:2500], dict(zip(ids, vectors, strict=True)))
+    near.top(vectors[0], 10)
+    near.update(ids[500:], dict(zip(ids, vectors, strict=True)))
+    for query in vectors[::500]:
+        exact = (vectors[500:] @ query).topk(10)
+        found = near.top(query, 10)
+        assert [value for _, value in found] == pytest.approx(exact.values.tolist(), abs=2e-3)
+        assert found[0][0] == ids[500 + int(exact.indices[0])]
+
+
+def test_reading_ahead(tmp_path: Path) -> None:
+    bank = Bank.open(tmp_path, reserve_bytes=0)
+    entry_id = bank.add(history())
+    with bank.reading(entry_id) as reading, Ahead(reading, first=1) as ahead:
+        for i in (1, 2, 3, 5, 0, 4, 4):
+            assert same(ahead.denoised(i), history().denoised[i])
+        assert ahead.waited >= 0
+        with pytest.raises(IndexError):
+            ahead.denoised(6)
+    file = tmp_path / "entries" / entry_id / "steps.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(BankDamaged), bank.reading(entry_id) as reading, Ahead(reading) as ahead:
+        assert same(ahead.denoised(0), history().denoised[0])
+        ahead.denoised(5)
+    assert bank.entries() == []
+
+
+def test_the_next_calls_are_read_before_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = Bank.open(tmp_path, reserve_bytes=0)
+    entry_id = bank.add(history())
+    read: list[int] = []
+    calm = Reading.denoised
+
+    def noted(self: Reading, i: int) -> torch.Tensor:
+        read.append(i)
+        return calm(self, i)
+
+    monkeypatch.setattr(Reading, "denoised", noted)
+    with bank.reading(entry_id) as reading, Ahead(reading, first=1) as ahead:
+        ahead.denoised(1)
+        patience = time.monotonic() + 20
+        while len(read) < 3 and time.monotonic() < patience:
+            time.sleep(0.01)
+    assert read == [1, 2, 3]

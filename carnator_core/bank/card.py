@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..history import Identity
 from .index import Index
 from .strictjson import loads
+from .worth import Life
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,18 @@ class Cards:
         lives = index.lives(identity)
         if identity is None:
             self._keep(i for i, *_ in lives)
+        broken = self._learn(index, [i for i, *_ in lives])
+        return self._made(lives), broken
+
+    def some(self, index: Index, ids: Sequence[str]) -> list[EntryCard]:
+        """Cards of some entries, those that are gone or altered left out."""
+        self._learn(index, ids)
+        lives = {i: (i, n, dense, life) for i, n, dense, life in index.lives(ids=ids)}
+        return self._made([lives[i] for i in ids if i in lives])
+
+    def _learn(self, index: Index, ids: Sequence[str]) -> list[str]:
         broken = []
-        for entry_id, created, card, vector in index.cards([i for i, *_ in lives if i not in self._fixed]):
+        for entry_id, created, card, vector in index.cards([i for i in ids if i not in self._fixed]):
             if card is None:
                 broken.append(entry_id)
                 self._fixed.pop(entry_id, None)
@@ -55,15 +65,18 @@ class Cards:
                 "noise_digest": body["noise_digest"],
                 "facts": body["facts"],
                 "created": created,
-                "text_vector": torch.frombuffer(bytearray(vector), dtype=torch.float32),
+                "text_vector": vector,
             }
-        made = [(i, n, life, self._fixed.get(i)) for i, n, _, life in lives]
-        cards = [
-            EntryCard(i, bytes=n, hits=life.hits, seconds_saved=life.seconds_saved, pinned=life.pinned, **fixed)
-            for i, n, life, fixed in made
-            if fixed is not None
+        return broken
+
+    def _made(self, lives: Sequence[tuple[str, int, float, Life]]) -> list[EntryCard]:
+        return [
+            EntryCard(
+                i, bytes=n, hits=life.hits, seconds_saved=life.seconds_saved, pinned=life.pinned, **self._fixed[i]
+            )
+            for i, n, _, life in lives
+            if i in self._fixed
         ]
-        return cards, broken
 
     def _keep(self, ids: Iterable[str]) -> None:
         """Forget cards of entries that are gone."""

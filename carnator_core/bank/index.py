@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from .worth import Life
 
 LOG = logging.getLogger("carnator")
@@ -122,14 +125,19 @@ class Index:
         """Remove an entry's row, if there is one."""
         self._db.execute("DELETE FROM entries WHERE id=?", (entry_id,))
 
-    def ids(self) -> set[str]:
-        """All ids."""
-        return {row[0] for row in self._db.execute("SELECT id FROM entries")}
+    def ids(self, identity: str | None = None) -> set[str]:
+        """All ids, or those of one identity."""
+        where, values = (" WHERE identity=?", [identity]) if identity is not None else ("", [])
+        return {row[0] for row in self._db.execute(f"SELECT id FROM entries{where}", values)}
 
-    def lives(self, identity: str | None = None) -> list[tuple[str, int, float, Life]]:
-        """(id, bytes, dense seconds, life) of all entries, or of those of one identity, oldest first."""
+    def lives(
+        self, identity: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[tuple[str, int, float, Life]]:
+        """(id, bytes, dense seconds, life) of all entries, of those of one identity, or of some; oldest first."""
         query = "SELECT id, bytes, dense_seconds, heat_at, heat, hits, seconds_saved, pinned FROM entries"
-        where, values = (" WHERE identity=?", (identity,)) if identity is not None else ("", ())
+        where, values = (" WHERE identity=?", [identity]) if identity is not None else ("", [])
+        if ids is not None:
+            where, values = f" WHERE id IN ({','.join('?' * len(ids))})", list(ids)
         rows = self._db.execute(f"{query}{where} ORDER BY created, id", values)
         return [(r[0], r[1], r[2], Life(r[3], r[4], r[5], r[6], bool(r[7]))) for r in rows]
 
@@ -146,13 +154,14 @@ class Index:
             (life.hits, life.heat, life.heat_at, life.seconds_saved, life.pinned, entry_id),
         )
 
-    def cards(self, ids: Sequence[str]) -> Iterator[tuple[str, float, bytes | None, bytes]]:
-        """(id, created, card, vector) of entries; card is None where the row was altered behind our back."""
+    def cards(self, ids: Sequence[str]) -> Iterator[tuple[str, float, bytes | None, Tensor]]:
+        """(id, created, card, vector [D] float32) of entries; card is None where a row was altered behind our back."""
         for start in range(0, len(ids), 500):
             part = ids[start : start + 500]
             marks = ",".join("?" * len(part))
             for r in self._db.execute(f"SELECT {_CHECKED}, check_sum FROM entries WHERE id IN ({marks})", part):
-                yield r[0], r[4], r[5] if _check(*r[:7]) == r[7] else None, r[6]
+                vector = torch.frombuffer(bytearray(r[6]), dtype=torch.float32) if r[6] else torch.empty(0)
+                yield r[0], r[4], r[5] if _check(*r[:7]) == r[7] else None, vector
 
     def total_bytes(self) -> int:
         """Bytes of all entries."""

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from torch import Tensor
+
 from ..history import History
 from . import exchange
 from . import format as entry_format
@@ -21,6 +23,7 @@ from .card import Cards, EntryCard
 from .errors import BankDamaged, BankError, BankMissing, BankRefusal
 from .format import Header
 from .index import Index
+from .nearest import Nearest
 from .reading import Reading
 from .shelf import LIFE, Shelf, ascii_text
 from .syncing import replace, sync_folder
@@ -45,6 +48,7 @@ class Bank:
         self._clock = clock
         self._shelf = Shelf(folder, clock)
         self._cards = Cards()
+        self._vectors: dict[tuple[str, int], tuple[Nearest, tuple[int, int] | None]] = {}
 
     @staticmethod
     def open(
@@ -173,6 +177,33 @@ class Bank:
         except (BankDamaged, OSError, sqlite3.Error) as error:
             LOG.warning("bank: cannot be read and counts as empty: %s", ascii_text(error))
             return []
+
+    def nearest(self, text_vector: Tensor, identity_digest: str, k: int = 10) -> list[tuple[EntryCard, float]]:
+        """The k entries of an identity whose text is most like [D], with the cosine similarity, best first.
+
+        Exact up to 2,048 entries, see nearest.py beyond. Never raises for a broken bank.
+        """
+        try:
+            with self._shelf.transaction() as index:
+                found = self._near(index, identity_digest, len(text_vector)).top(text_vector, k)
+                cards = {card.id: card for card in self._cards.some(index, [i for i, _ in found])}
+                return [(cards[i], similarity) for i, similarity in found if i in cards]
+        except BankMissing:
+            return []
+        except (BankDamaged, OSError, sqlite3.Error) as error:
+            LOG.warning("bank: cannot be read and counts as empty: %s", ascii_text(error))
+            return []
+
+    def _near(self, index: Index, identity: str, width: int) -> Nearest:
+        """The vectors of one identity, brought up to date when anybody has changed the index."""
+        changes = index.changes()
+        near, known_at = self._vectors.get((identity, width), (Nearest(width), None))
+        if known_at != changes:
+            ids = sorted(index.ids(identity))
+            held = set(near.ids)
+            near.update(ids, {i: v for i, _, c, v in index.cards([i for i in ids if i not in held]) if c is not None})
+            self._vectors[identity, width] = (near, changes)
+        return near
 
     def load(self, entry_id: str, near: float | None = None) -> History:
         """The entry, every byte checked; with `near`, only the calls around that sigma (see Reading.history).
