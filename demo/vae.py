@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--comfy", type=Path, required=True, help="the host's folder")
     parser.add_argument("--out", type=Path, required=True, help="training weights; FILE.host.safetensors is for the host")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--until", type=int, help="stop after this many steps of the schedule")
     parser.add_argument("--init", type=Path)
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of biases and norms (AdamW)")
     parser.add_argument("--muon", type=float, default=6e-3, help="learning rate of kernels")
@@ -238,7 +239,7 @@ def main() -> None:
     full = [group["lr"] for o in optimisers for group in o.param_groups]
     draw = torch.compile(lambda z: decode(vae, z), dynamic=False)
     began, log = time.time(), []
-    for step in range(args.steps):
+    for step in range(min(args.steps, args.until or args.steps)):
         share = step / args.steps
         rate = min(1, (step + 1) / 50) * (1 if share < 0.3 else max(0.01, (1 - share) / 0.7))
         for group, most in zip([g for o in optimisers for g in o.param_groups], full, strict=False):
@@ -258,7 +259,7 @@ def main() -> None:
         if (step + 1) % 50 == 0:
             psnr = -10 * torch.tensor(log[-50:]).mean().log10().item()
             print(f"{step + 1}/{args.steps} {time.time() - began:.0f}s  psnr {psnr:.2f}", flush=True)
-        if (step + 1) % 200 == 0 or step + 1 == args.steps:
+        if (step + 1) % 200 == 0 or step + 1 in (args.steps, args.until):
             save_file({k: v.contiguous() for k, v in vae.state_dict().items()}, args.out)
             save_file(export(vae), args.out.with_suffix(".host.safetensors"))
 
