@@ -18,7 +18,7 @@ from carnator.carnator_core.bank import Ahead, Bank, BankDamaged, BankMissing, B
 from carnator.carnator_core.bank.format import prepare
 from carnator.carnator_core.bank.nearest import Nearest
 from carnator.carnator_core.bank.reading import Reading
-from carnator.carnator_core.bank.worth import HALF_LIFE_S, Life, victims, worth
+from carnator.carnator_core.bank.worth import RECENT_S, Life, victims, worth
 from carnator.carnator_core.history import Identity
 
 DAY = 24 * 3600.0
@@ -73,7 +73,7 @@ def test_the_least_useful_entry_leaves(small: Bank, clock: Clock) -> None:
     assert small.total_bytes() <= (small.budget_bytes or 0)
 
 
-def test_hits_cool_down(small: Bank, clock: Clock) -> None:
+def test_hits_long_ago_count_less(small: Bank, clock: Clock) -> None:
     first, second, third = (add(small, clock, i) for i in range(3))
     small.touch(first, 6.0)
     clock.now += 60 * DAY
@@ -156,13 +156,13 @@ def test_free_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_worth_in_numbers() -> None:
-    fresh = Life(heat_at=0.0)
+    fresh = Life(used_at=0.0)
     assert worth(fresh, 10.0, 1000, 0.0) == pytest.approx(5.0 / 1000)
-    assert worth(fresh, 10.0, 1000, HALF_LIFE_S) == pytest.approx(2.5 / 1000)
-    used = fresh.used(HALF_LIFE_S, 8.0)
-    assert (used.heat, used.hits, used.seconds_saved) == (1.5, 1, 8.0)
-    assert worth(used, 10.0, 1000, HALF_LIFE_S) == pytest.approx((8 + 5) / 2 * 1.5 / 1000)
-    assert used.heat_now(0.0) == 1.5, "a clock set back heats nothing"
+    assert worth(fresh, 10.0, 1000, RECENT_S) == pytest.approx(2.5 / 1000)
+    used = fresh.used(RECENT_S, 8.0)
+    assert used == Life(used_at=RECENT_S, hits=1, seconds_saved=8.0)
+    assert worth(used, 10.0, 1000, RECENT_S) == pytest.approx((8 + 5) / 2 / 1000)
+    assert worth(used, 10.0, 1000, 0.0) == worth(used, 10.0, 1000, RECENT_S), "a clock set back changes nothing"
     assert fresh.used(0.0, float("nan")).seconds_saved == 0.0
     assert Life.from_json(used.to_json()) == used
 
@@ -253,9 +253,7 @@ def test_an_altered_row_is_read_again(tmp_path: Path) -> None:
     assert (card.id, card.prompt) == (entry_id, history().prompt)
 
 
-def test_no_place_for_an_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_place_for_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     entry_id = Bank.open(tmp_path, reserve_bytes=0).add(history())
 
     def read_only(*_: object) -> None:

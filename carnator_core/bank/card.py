@@ -71,9 +71,7 @@ class Cards:
 
     def _made(self, lives: Sequence[tuple[str, int, float, Life]]) -> list[EntryCard]:
         return [
-            EntryCard(
-                i, bytes=n, hits=life.hits, seconds_saved=life.seconds_saved, pinned=life.pinned, **self._fixed[i]
-            )
+            EntryCard(i, bytes=n, hits=life.hits, seconds_saved=life.seconds_saved, pinned=life.pinned, **self._fixed[i])
             for i, n, _, life in lives
             if i in self._fixed
         ]

@@ -81,9 +81,7 @@ def _encode_modes(name: str, steps: Tensor) -> Encoded | None:
     else:
         return None
     kinds = ["int8" if int(r.abs().max()) <= 127 else "int16" for r in rounded]
-    tensors = {
-        f"{name}/{k:04d}": pack(r.to(_KINDS[kind])) for k, (r, kind) in enumerate(zip(rounded, kinds, strict=True))
-    }
+    tensors = {f"{name}/{k:04d}": pack(r.to(_KINDS[kind])) for k, (r, kind) in enumerate(zip(rounded, kinds, strict=True))}
     if sum(t.numel() for t in tensors.values()) >= 2 * steps.numel():
         return None
     tensors[f"{name}/mix"] = (modes * q / weights[:, None]).to(torch.float32)
@@ -147,12 +145,7 @@ class Decoder:
         if kind in ("exact", "half"):
             for i in range(shape[0]):
                 self._expect(f"{i:04d}", torch.float32 if kind == "exact" else torch.float16, shape[1:])
-        elif (
-            kind == "modes"
-            and isinstance(modes, list)
-            and len(modes) <= shape[0]
-            and all(k in ("int8", "int16") for k in modes)
-        ):
+        elif kind == "modes" and isinstance(modes, list) and len(modes) <= shape[0] and all(k in ("int8", "int16") for k in modes):
             self._expect("mix", torch.float32, (shape[0], len(modes)))
             for k in range(len(modes)):
                 self._expect(f"{k:04d}", torch.uint8, None)

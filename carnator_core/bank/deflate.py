@@ -36,11 +36,4 @@ def unpack(packed: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor
         raise BankDamaged("compressed values are malformed") from error
     if len(data) != wanted or not coder.eof or coder.unused_data:
         raise BankDamaged("compressed values are of another size")
-    return (
-        from_bytes(data)
-        .reshape(dtype.itemsize, wanted // dtype.itemsize)
-        .T.contiguous()
-        .view(-1)
-        .view(dtype)
-        .reshape(shape)
-    )
+    return from_bytes(data).reshape(dtype.itemsize, wanted // dtype.itemsize).T.contiguous().view(-1).view(dtype).reshape(shape)

@@ -114,9 +114,7 @@ def write_entry(folder: Path, contents: Contents) -> Header:
     metadata = {"identity": dumps(contents.header.identity).decode(), "schema": str(SCHEMA)}
     files = {}
     for name, tensors in contents.tensors.items():
-        head = tensorfile.write(
-            folder / name, tensors, {**metadata, "codes": contents.masks} if name == CONNECTIVITY else metadata
-        )
+        head = tensorfile.write(folder / name, tensors, {**metadata, "codes": contents.masks} if name == CONNECTIVITY else metadata)
         files[name] = {"bytes": (folder / name).stat().st_size, "digest": head}
     header = replace(contents.header, files=files)
     write_new(folder / HEADER, _text(header))

@@ -21,7 +21,7 @@ from torch import Tensor
 from .worth import Life
 
 LOG = logging.getLogger("carnator")
-VERSION = 1
+VERSION = 2
 FILE = "index.sqlite"
 BUSY_S = 30.0
 # Result codes that speak of the folder or its locks and not of the file's contents.
@@ -33,8 +33,8 @@ _NO_PLACE = {
 _TABLES = """
 CREATE TABLE entries(
   id TEXT PRIMARY KEY, identity TEXT NOT NULL, bytes INTEGER NOT NULL, dense_seconds REAL NOT NULL,
-  hits INTEGER NOT NULL, heat REAL NOT NULL, heat_at REAL NOT NULL, seconds_saved REAL NOT NULL,
-  pinned INTEGER NOT NULL, created REAL NOT NULL, check_sum INTEGER NOT NULL,
+  used_at REAL NOT NULL, hits INTEGER NOT NULL, seconds_saved REAL NOT NULL, pinned INTEGER NOT NULL,
+  created REAL NOT NULL, check_sum INTEGER NOT NULL,
   card BLOB NOT NULL, vector BLOB NOT NULL);
 CREATE INDEX by_identity ON entries(identity);
 CREATE TABLE writes(token TEXT PRIMARY KEY, bytes INTEGER NOT NULL, expires REAL NOT NULL);
@@ -117,7 +117,7 @@ class Index:
         """Add or replace an entry."""
         life = row.life
         check = _check(row.id, row.identity, row.size, row.dense_seconds, row.created, row.card, row.vector)
-        values: list[object] = [row.id, row.identity, row.size, row.dense_seconds, life.hits, life.heat, life.heat_at]
+        values: list[object] = [row.id, row.identity, row.size, row.dense_seconds, life.used_at, life.hits]
         values += [life.seconds_saved, life.pinned, row.created, check, row.card, row.vector]
         self._db.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(values))})", values)
 
@@ -130,28 +130,26 @@ class Index:
         where, values = (" WHERE identity=?", [identity]) if identity is not None else ("", [])
         return {row[0] for row in self._db.execute(f"SELECT id FROM entries{where}", values)}
 
-    def lives(
-        self, identity: str | None = None, ids: Sequence[str] | None = None
-    ) -> list[tuple[str, int, float, Life]]:
+    def lives(self, identity: str | None = None, ids: Sequence[str] | None = None) -> list[tuple[str, int, float, Life]]:
         """(id, bytes, dense seconds, life) of all entries, of those of one identity, or of some; oldest first."""
-        query = "SELECT id, bytes, dense_seconds, heat_at, heat, hits, seconds_saved, pinned FROM entries"
+        query = "SELECT id, bytes, dense_seconds, used_at, hits, seconds_saved, pinned FROM entries"
         where, values = (" WHERE identity=?", [identity]) if identity is not None else ("", [])
         if ids is not None:
             where, values = f" WHERE id IN ({','.join('?' * len(ids))})", list(ids)
         rows = self._db.execute(f"{query}{where} ORDER BY created, id", values)
-        return [(r[0], r[1], r[2], Life(r[3], r[4], r[5], r[6], bool(r[7]))) for r in rows]
+        return [(r[0], r[1], r[2], Life(r[3], r[4], r[5], bool(r[6]))) for r in rows]
 
     def life(self, entry_id: str) -> Life | None:
         """One entry's life, or None when it is not there."""
-        columns = "heat_at, heat, hits, seconds_saved, pinned"
+        columns = "used_at, hits, seconds_saved, pinned"
         row = self._db.execute(f"SELECT {columns} FROM entries WHERE id=?", (entry_id,)).fetchone()
-        return None if row is None else Life(row[0], row[1], row[2], row[3], bool(row[4]))
+        return None if row is None else Life(row[0], row[1], row[2], bool(row[3]))
 
     def set_life(self, entry_id: str, life: Life) -> None:
         """Write down an entry's life."""
         self._db.execute(
-            "UPDATE entries SET hits=?, heat=?, heat_at=?, seconds_saved=?, pinned=? WHERE id=?",
-            (life.hits, life.heat, life.heat_at, life.seconds_saved, life.pinned, entry_id),
+            "UPDATE entries SET used_at=?, hits=?, seconds_saved=?, pinned=? WHERE id=?",
+            (life.used_at, life.hits, life.seconds_saved, life.pinned, entry_id),
         )
 
     def cards(self, ids: Sequence[str]) -> Iterator[tuple[str, float, bytes | None, Tensor]]:

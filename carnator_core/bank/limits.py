@@ -44,12 +44,7 @@ def check_history(history: History) -> None:
     """Refuse a render that must not be remembered. Raises BankRefusal with the reason."""
     h = history
     m = len(h.denoised) if h.denoised.dim() == 5 else 0
-    if (
-        h.noise.dim() != 4
-        or not 1 <= m <= MAX_CALLS
-        or tuple(h.denoised.shape[1:]) != tuple(h.noise.shape)
-        or h.noise.numel() == 0
-    ):
+    if h.noise.dim() != 4 or not 1 <= m <= MAX_CALLS or tuple(h.denoised.shape[1:]) != tuple(h.noise.shape) or h.noise.numel() == 0:
         raise BankRefusal("the record of the render is incomplete: its latents do not fit together")
     if tuple(h.call_sigmas.shape) != (m,) or h.sigmas.dim() != 1 or len(h.sigmas) < 2:
         raise BankRefusal("the record of the render is incomplete: its sigmas do not fit its model calls")
@@ -107,10 +102,5 @@ def check_header(body: Any, schema: int, files: Sequence[str]) -> None:
         raise BankDamaged("the list of files is not an entry's")
     for item in body["files"].values():
         sound = isinstance(item, dict) and item.keys() == {"bytes", "digest"} and type(item["bytes"]) is int
-        if (
-            not sound
-            or item["bytes"] < 0
-            or not isinstance(item["digest"], str)
-            or not _DIGEST.fullmatch(item["digest"])
-        ):
+        if not sound or item["bytes"] < 0 or not isinstance(item["digest"], str) or not _DIGEST.fullmatch(item["digest"]):
             raise BankDamaged("the list of files is malformed")

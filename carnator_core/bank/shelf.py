@@ -207,7 +207,7 @@ class Shelf:
         try:
             life = Life.from_json((place / LIFE).read_bytes())
         except (OSError, BankDamaged):
-            life = Life(heat_at=header.created)
+            life = Life(used_at=header.created)
         seconds = header.facts.get("seconds")
         names = ("prompt", "identity", "noise_digest", "facts")
         return Row(

@@ -152,16 +152,10 @@ class Bank:
         if need <= 0:
             return []
         read = index.being_read(now)
-        free = [
-            (i, worth(life, dense, n, now), n)
-            for i, n, dense, life in index.lives()
-            if not life.pinned and i not in read
-        ]
+        free = [(i, worth(life, dense, n, now), n) for i, n, dense, life in index.lives() if not life.pinned and i not in read]
         chosen = victims(free, need)
         if chosen is None:
-            raise BankRefusal(
-                f"there is no room for {_mb(size)}: what is kept is pinned, in use, or too little to help"
-            )
+            raise BankRefusal(f"there is no room for {_mb(size)}: what is kept is pinned, in use, or too little to help")
         return [self._shelf.discard(index, entry_id) for entry_id in chosen]
 
     def entries(self, identity_digest: str | None = None) -> list[EntryCard]:
