@@ -141,6 +141,21 @@ class BlockMask:
             own[:, 0] = True
         return BlockMask(self.kept | (empty & own), self.seq_q, self.seq_k, self.block_q, self.block_k)
 
+    @cached_property
+    def _recut(self) -> dict[int, BlockMask]:
+        return {}
+
+    def with_key_blocks(self, size: int) -> BlockMask:
+        """The same mask in smaller key blocks. Raises ValueError unless size divides block_k."""
+        if size == self.block_k:
+            return self
+        if size < 1 or self.block_k % size:
+            raise ValueError(f"BlockMask: key blocks of {self.block_k} cannot be cut into blocks of {size}")
+        if size not in self._recut:
+            kept = self.kept.repeat_interleave(self.block_k // size, -1)[..., : count_blocks(self.seq_k, size)]
+            self._recut[size] = BlockMask(kept.contiguous(), self.seq_q, self.seq_k, self.block_q, size)
+        return self._recut[size]
+
     def to(self, device: torch.device | str) -> BlockMask:
         """The mask on another device; itself when it is there already."""
         moved = self.kept.to(device)

@@ -89,6 +89,7 @@ def test_density_counts_live_tokens():
     (lambda: BlockMask.unpack(torch.zeros(80, dtype=torch.uint8)), "bad header"),
     (lambda: BlockMask.unpack(torch.zeros(5, dtype=torch.uint8)), "not a packed mask"),
     (lambda: BlockMask.unpack(BlockMask.full(500, 500).pack()[:-1]), "needs 4 bytes"),
+    (lambda: BlockMask.full(100, 100, 64, 64).with_key_blocks(48), "key blocks of 64 cannot be cut into blocks of 48"),
     (lambda: unpack_bits(torch.tensor([255], dtype=torch.uint8), (7,)), "set bits past the end"),
 ])
 def test_masks_say_what_is_wrong(change, message):
@@ -98,6 +99,13 @@ def test_masks_say_what_is_wrong(change, message):
 
 def test_bits_are_low_bit_first():
     assert pack_bits(torch.tensor([True, False, False, False, False, False, False, False, True])).tolist() == [1, 1]
+
+
+def test_smaller_key_blocks_keep_the_same_tokens():
+    mask = random_mask(100, 290, 64, 128)
+    finer = mask.with_key_blocks(64)
+    assert finer.kept.shape[-1] == 5 and torch.equal(finer.tokens(), mask.tokens())
+    assert mask.with_key_blocks(64) is finer and mask.with_key_blocks(128) is mask
 
 
 def test_empty_rows_get_their_own_blocks():

@@ -52,7 +52,7 @@ def unsupported_mass(dtype: torch.dtype, head_dim: int, block_k: int, device: to
         return f"the kernel has head_dim 64 or 128, not {head_dim}"
     if dtype not in (torch.float16, torch.bfloat16) and not (dtype == torch.float32 and device.type != "cuda"):
         return f"the kernel takes float16 and bfloat16, not {dtype}".replace("torch.", "")
-    return "" if block_k in (64, 128) else f"the kernel has key blocks of 64 or 128 tokens, not {block_k}"
+    return "" if block_k % 64 == 0 else f"the kernel has key blocks of a multiple of 64 tokens, not {block_k}"
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, scale: float,

@@ -25,12 +25,12 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _step(acc, acc2, peak, total, q, keys, values, first, key_offset, value_offset, stride_k, stride_v, seq_k, scale,  # type: ignore[no-untyped-def]
-          HEAD_DIM: tl.constexpr, TILE_K: tl.constexpr, MASKED: tl.constexpr, SPLIT: tl.constexpr):
-    """Online softmax over the keys first .. first + TILE_K - 1. scale includes log2(e); peak and total are base-2."""
+          HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr, MASKED: tl.constexpr, SPLIT: tl.constexpr):
+    """Online softmax over the keys first .. first + BLOCK_K - 1. scale includes log2(e); peak and total are base-2."""
     kp = keys + tl.cast(first, tl.int64) * stride_k + key_offset
     vp = values + tl.cast(first, tl.int64) * stride_v + value_offset
     if MASKED:
-        live = first + tl.arange(0, TILE_K) < seq_k
+        live = first + tl.arange(0, BLOCK_K) < seq_k
         k = tl.load(kp, mask=live[:, None], other=0.0)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
         s = tl.where(live[None, :], s, float("-inf"))
@@ -67,7 +67,7 @@ def forward_kernel(Q, K, V, OUT, LSE, COUNTS, INDICES,  # type: ignore[no-untype
                    q_batch, q_head, q_token, k_batch, k_head, k_token, v_batch, v_head, v_token,
                    o_batch, o_head, o_token, mask_batch, mask_head,
                    heads, seq_q, seq_k, row_blocks, width, scale,
-                   HEAD_DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, TILE_K: tl.constexpr,
+                   HEAD_DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
                    NEED_LSE: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr):
     """OUT [B, H, seq_q, HEAD_DIM] and LSE [B, H, seq_q]; grid (row_blocks, B * H).
 
@@ -88,29 +88,27 @@ def forward_kernel(Q, K, V, OUT, LSE, COUNTS, INDICES,  # type: ignore[no-untype
                 mask=live[:, None], other=0.0)
     keys = K + b * k_batch + h * k_head
     values = V + b * v_batch + h * v_head
-    key_offset = tl.arange(0, TILE_K)[:, None] * k_token + tl.arange(0, HEAD_DIM)[None, :]
-    value_offset = tl.arange(0, TILE_K)[:, None] * v_token + tl.arange(0, VALUE_DIM)[None, :]
+    key_offset = tl.arange(0, BLOCK_K)[:, None] * k_token + tl.arange(0, HEAD_DIM)[None, :]
+    value_offset = tl.arange(0, BLOCK_K)[:, None] * v_token + tl.arange(0, VALUE_DIM)[None, :]
 
     peak = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, VALUE_DIM], tl.float32)
     acc2 = tl.zeros([BLOCK_Q, VALUE_DIM], tl.float32) if SPLIT else 0.0
-    TILES: tl.constexpr = BLOCK_K // TILE_K
 
     count = tl.load(COUNTS + listed)
     entries = INDICES + listed * width
     last = tl.load(entries + tl.maximum(count - 1, 0)).to(tl.int32)
     ragged = (count > 0) & ((last + 1) * BLOCK_K > seq_k)
     if ragged:
-        for tile in tl.range(0, TILES, num_stages=1):
-            first = last * BLOCK_K + tile * TILE_K
-            acc, acc2, peak, total = _step(acc, acc2, peak, total, q, keys, values, first, key_offset, value_offset,
-                                           k_token, v_token, seq_k, scale, HEAD_DIM, TILE_K, True, SPLIT)
-    whole = tl.where(ragged, count - 1, count)
-    for i in tl.range(0, whole * TILES, num_stages=STAGES):
-        first = tl.load(entries + i // TILES).to(tl.int32) * BLOCK_K + (i % TILES) * TILE_K
+        first = last * BLOCK_K
         acc, acc2, peak, total = _step(acc, acc2, peak, total, q, keys, values, first, key_offset, value_offset,
-                                       k_token, v_token, seq_k, scale, HEAD_DIM, TILE_K, False, SPLIT)
+                                       k_token, v_token, seq_k, scale, HEAD_DIM, BLOCK_K, True, SPLIT)
+    whole = tl.where(ragged, count - 1, count)
+    for i in tl.range(0, whole, num_stages=STAGES):
+        first = tl.load(entries + i).to(tl.int32) * BLOCK_K
+        acc, acc2, peak, total = _step(acc, acc2, peak, total, q, keys, values, first, key_offset, value_offset,
+                                       k_token, v_token, seq_k, scale, HEAD_DIM, BLOCK_K, False, SPLIT)
 
     norm = tl.where(total > 0, total, 1.0)[:, None]
     out = OUT + b * o_batch + h * o_head + rows[:, None] * o_token + tl.arange(0, VALUE_DIM)[None, :]
@@ -125,25 +123,25 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, scale: float,
               need_lse: bool = False) -> tuple[Tensor, Tensor | None]:
     """(out [B, H, Nq, D] in q's dtype, natural-log LSE [B, H, Nq] float32 or None) over the mask's kept blocks.
 
-    D 64 or 128, blocks of 64 or 128, float16 or bfloat16 (float32 in the interpreter), accumulated in float32. A query
-    block without a kept block gives zeros and an LSE of -inf.
+    D 64 or 128, query blocks of 64 or 128, key blocks a multiple of 64, float16 or bfloat16 (float32 in the
+    interpreter), accumulated in float32. A query block without a kept block gives zeros and an LSE of -inf.
     """
     batch, heads, seq_q, head_dim = q.shape
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    counts, indices = mask.lists
+    tile = forward_tile(q.device, head_dim, mask.block_q)
+    counts, indices = mask.with_key_blocks(tile.keys).lists
     row_blocks, width = indices.shape[-2:]
     # the layout of q (tokens or heads outermost) is what the caller goes on with
     out = torch.empty_like(q)
     if out.stride(-1) != 1:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(batch, heads, seq_q, dtype=torch.float32, device=q.device) if need_lse else None
-    tile = forward_tile(q.device, head_dim, mask.block_q, mask.block_k)
     with torch.cuda.device(q.device) if q.is_cuda else torch.no_grad():
         forward_kernel[(row_blocks, batch * heads)](
             q, k, v, out, counts if lse is None else lse, counts, indices,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
             0 if counts.shape[0] == 1 else counts.stride(0), 0 if counts.shape[1] == 1 else counts.stride(1),
             heads, seq_q, k.shape[2], row_blocks, width, scale * LOG2_E,
-            HEAD_DIM=head_dim, BLOCK_Q=mask.block_q, BLOCK_K=mask.block_k, TILE_K=tile.keys, NEED_LSE=need_lse,
+            HEAD_DIM=head_dim, BLOCK_Q=mask.block_q, BLOCK_K=tile.keys, NEED_LSE=need_lse,
             SPLIT=tile.split, STAGES=tile.stages, num_warps=tile.warps, num_stages=tile.stages)
     return out, lse

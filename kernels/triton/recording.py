@@ -10,7 +10,7 @@ from torch import Tensor
 from ..masks import count_blocks
 from .forward import LOG2_E
 
-ROWS = 128
+ROWS, KEYS, WARPS, STAGES = 128, 64, 8, 2
 # Bytes of block sums at a time; heads go through in as many launches as that takes.
 SCRATCH = 1 << 27
 
@@ -55,17 +55,17 @@ def scores_kernel(Q, K, SUMS, LSE, q_batch, q_head, q_token, k_batch, k_head, k_
 
 @triton.jit
 def reduce_kernel(SUMS, LSE, MASS, seq_q, padded, row_blocks, key_blocks, per_block,  # type: ignore[no-untyped-def]
-                  ROWS: tl.constexpr, KEYS: tl.constexpr):
+                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """MASS[item, row block, key block] = mean over the block's `per_block` rows of 2^(SUMS - LSE).
 
-    grid (row_blocks, ceil(key_blocks / KEYS), items); ROWS is the power of two that holds per_block.
+    grid (row_blocks, ceil(key_blocks / COLUMNS), items); ROWS is the power of two that holds per_block.
     """
     block = tl.program_id(0)
     item = tl.program_id(2).to(tl.int64)
     within = tl.arange(0, ROWS)
     rows = block * per_block + within
     live = (within < per_block) & (rows < seq_q)
-    keys = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    keys = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     ok = (keys < key_blocks)[:, None] & live[None, :]
     sums = tl.load(SUMS + (item * key_blocks + keys.to(tl.int64))[:, None] * padded + rows[None, :], mask=ok,
                    other=float("-inf"))
@@ -78,12 +78,12 @@ def reduce_kernel(SUMS, LSE, MASS, seq_q, padded, row_blocks, key_blocks, per_bl
 def mass(q: Tensor, k: Tensor, per_block: int, block_k: int, scale: float) -> Tensor:
     """Mass [B, H, ceil(Nq / per_block), ceil(Nk / block_k)] float32 of the (sampled) query rows q [B, H, Nq, D].
 
-    k is [B, H, Nk, D]; D 64 or 128, block_k 64 or 128, float16 or bfloat16 (float32 in the interpreter).
+    k is [B, H, Nk, D]; D 64 or 128, block_k a multiple of 64, float16 or bfloat16 (float32 in the interpreter).
     """
     batch, heads, seq_q, head_dim = q.shape
     seq_k = k.shape[2]
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
-    row_blocks, key_blocks = count_blocks(seq_q, per_block), count_blocks(seq_k, block_k)
+    row_blocks, key_blocks = count_blocks(seq_q, per_block), count_blocks(seq_k, KEYS)
     padded = count_blocks(seq_q, ROWS) * ROWS
     out = torch.empty(batch, heads, row_blocks, key_blocks, device=q.device)
     step = max(1, SCRATCH // (4 * batch * key_blocks * padded))
@@ -96,10 +96,13 @@ def mass(q: Tensor, k: Tensor, per_block: int, block_k: int, scale: float) -> Te
             part = torch.empty(batch, count, row_blocks, key_blocks, device=q.device)
             scores_kernel[(padded // ROWS, batch * count)](
                 queries, keys, sums, lse, *queries.stride()[:3], *keys.stride()[:3], count, seq_q, seq_k, padded,
-                key_blocks, scale * LOG2_E, HEAD_DIM=head_dim, ROWS=ROWS, BLOCK_K=block_k, STAGES=2, num_warps=8,
-                num_stages=2)
+                key_blocks, scale * LOG2_E, HEAD_DIM=head_dim, ROWS=ROWS, BLOCK_K=KEYS, STAGES=STAGES,
+                num_warps=WARPS, num_stages=STAGES)
             reduce_kernel[(row_blocks, count_blocks(key_blocks, 32), batch * count)](
                 sums, lse, part, seq_q, padded, row_blocks, key_blocks, per_block,
-                ROWS=triton.next_power_of_2(per_block), KEYS=32, num_warps=4)
+                ROWS=triton.next_power_of_2(per_block), COLUMNS=32, num_warps=4)
             out[:, first : first + step] = part
-    return out
+    group = block_k // KEYS
+    if group == 1:
+        return out
+    return torch.nn.functional.pad(out, (0, -key_blocks % group)).unflatten(-1, (-1, group)).sum(-1)

@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Tile:
-    """keys per step, warps, pipeline stages, and whether the output is held as two halves of head_dim."""
+    """keys: tokens of a step, to which masks are cut. stages: of the pipeline. split: the output as two halves."""
 
     keys: int
     warps: int
@@ -32,12 +32,12 @@ def chip(device: torch.device) -> str:
     return f"sm_{properties.major}{properties.minor}"
 
 
-def forward_tile(device: torch.device, head_dim: int, block_q: int, block_k: int) -> Tile:
-    """The tile of the attention kernel for this device and these blocks."""
-    return tile_of(chip(device), head_dim, block_q, block_k)
+def forward_tile(device: torch.device, head_dim: int, block_q: int) -> Tile:
+    """The tile of the attention kernel for this device and query block."""
+    return tile_of(chip(device), head_dim, block_q)
 
 
-def tile_of(name: str, head_dim: int, block_q: int, block_k: int) -> Tile:
+def tile_of(name: str, head_dim: int, block_q: int) -> Tile:
     """The tile of the attention kernel for a chip by name."""
     warps = 8 if block_q == 128 and head_dim == 128 else 4
     if name.startswith("gfx"):
