@@ -44,7 +44,7 @@ REQUESTS = [  # prompt, seed, what changes, index of the history it is close to
     ("a purple star on grass", 202, "colour", 1),
     ("a yellow ring moving up on sand", 303, "place", 2),
     ("a big green cube on sand", 404, "size", 3),
-    ("an orange cross on sand", 77, "noun and colour, another seed", 3),
+    ("a red cube moving right on snow", 77, "noun, another seed", 0),
     ("a pink triangle on water", 505, "look-alike", 4),
     ("a red ball moving left on snow", 101, "direction", 0),
     ("a blue star on grass", 202, "exact repeat", 1),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from carnator.carnator_core import reuse
 from carnator.carnator_core.history import History, Identity
 from carnator.carnator_core.prompt import Prompt
 from carnator.carnator_core.regions import Regions, latent_weights, regions, token_weights
@@ -340,6 +341,27 @@ class Window:
     def ready(self, kinds: tuple[int, ...]) -> bool:
         self.asked.append(tuple(kinds))
         return self.full > 0
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grids here are tiny; they stand for large ones."""
+    monkeypatch.setattr(reuse, "RESTRICT_FROM", 0)
+
+
+def test_small_clips_are_not_restricted_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reuse, "RESTRICT_FROM", 1024)
+    scope, weights = part()
+    asked: list[Regions] = []
+
+    def make(found: Regions) -> Window:
+        asked.append(found)
+        return Window()
+
+    for mode in ("ours", "joint"):
+        verdict = Verdict(True, "fits", history(), "id", scope, weights)
+        Sampler(run(verdict, Settings(probe=PROBE, mode=mode, tolerance=0.0), make_window=make)).render()
+    assert asked == [scope]  # the paper's mode alone
 
 
 @pytest.mark.parametrize(("mode", "given"), [("ours", True), ("joint", True), ("latent", True), ("attention", False),
