@@ -170,15 +170,19 @@ class Override:
     def __call__(self, *args: Any, **kwargs: Any) -> None: ...
 
 
+def digest(options: dict[str, Any], objects: dict[str, Any] | None = None) -> str:
+    return forward_digest(options, objects or {}, "carnator")
+
+
 def test_the_forward_s_fingerprint_tells_settings_apart_and_nothing_else() -> None:
     ours = {"outer_sample": {"carnator": [block_of(1.0)]}}
-    assert forward_digest({}, "carnator") == forward_digest(options_with(wrappers=ours), "carnator") == "none"
-    assert forward_digest(options_with(patches={}, callbacks={"x": {"y": [1]}}), "carnator") == "none"
-    same = forward_digest(replacing(0.5), "carnator")
-    assert same == forward_digest(replacing(0.5), "carnator") != forward_digest(replacing(0.6), "carnator")
-    modes = [forward_digest(options_with(optimized_attention_override=Override(m)), "carnator") for m in "aab"]
+    assert digest({}) == digest(options_with(wrappers=ours)) == digest({}, {"model_sampling": object()}) == "none"
+    assert digest(options_with(patches={}, callbacks={"x": {"y": [1]}})) == "none"
+    same = digest(replacing(0.5))
+    assert same == digest(replacing(0.5)) != digest(replacing(0.6))
+    modes = [digest(options_with(optimized_attention_override=Override(m))) for m in "aab"]
     assert modes[0] == modes[1] != modes[2]
     theirs = {"apply_model": {"torch.compile": [block_of(1.0)], "carnator": [block_of(2.0)]}}
-    assert forward_digest(options_with(wrappers=theirs), "carnator") not in ("none", same)
-    assert forward_digest(options_with(rope_options={"scale_x": 1.0}), "carnator") != forward_digest(
-        options_with(rope_options={"scale_x": 2.0}), "carnator")
+    assert digest(options_with(wrappers=theirs)) not in ("none", same)
+    assert digest(options_with(rope_options={"scale_x": 1.0})) != digest(options_with(rope_options={"scale_x": 2.0}))
+    assert digest({}, {"diffusion_model.blocks.0": torch.nn.Identity()}) != "none"

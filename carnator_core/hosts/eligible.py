@@ -57,7 +57,8 @@ def why_not(guider: Any, noise: Tensor, latent: Tensor | None, sampler: Any, sig
         return "the latent has a noise mask (image-to-video or inpainting); Carnator serves text-to-video"
     if latent is not None and torch.count_nonzero(latent) > 0:
         return "the render starts from an image or another latent; Carnator serves text-to-video from pure noise"
-    if float(sigmas[-1]) > 1e-3 or float(sigmas[0]) < 0.9 * float(model.model_sampling.sigma_max):
+    highest = float(guider.model_patcher.get_model_object("model_sampling").sigma_max)
+    if float(sigmas[-1]) > 1e-3 or float(sigmas[0]) < 0.9 * highest:
         return (f"the schedule runs from sigma {float(sigmas[0]):.3f} to {float(sigmas[-1]):.3f}: a part of a render "
                 "(two experts, or a second pass); Carnator serves whole ones")
     if torch.count_nonzero(noise) == 0:

@@ -54,14 +54,16 @@ def patches_digest(patcher: Any) -> str:
     return _digest(getattr(patcher, "patches", {}))
 
 
-def forward_digest(options: dict[str, Any], own: str) -> str:
-    """Fingerprint of what other nodes do to the forward pass (block and attention patches, wrappers, rotary options);
-    "none" without. Functions count by their name and the plain values they close over. own: our wrappers' key."""
+def forward_digest(options: dict[str, Any], objects: Mapping[str, Any], own: str) -> str:
+    """Fingerprint of what other nodes do to the forward pass (block and attention patches, wrappers, rotary options,
+    replaced objects); "none" without. Functions count by their name and the plain values they close over. own: our
+    wrappers' key."""
     transformer = options.get("transformer_options", {})
     wrappers = {kind: {key: w for key, w in keyed.items() if key != own}
                 for kind, keyed in transformer.get("wrappers", {}).items()}
     rest = {k: v for k, v in transformer.items() if k not in ("wrappers", "callbacks") and v}
-    return _digest({**rest, **{k: v for k, v in wrappers.items() if any(v.values())}})
+    replaced = {k: v for k, v in objects.items() if k != "model_sampling"}  # that one has a field of its own
+    return _digest({**rest, **{k: v for k, v in wrappers.items() if any(v.values())}, **replaced})
 
 
 def _digest(values: dict[Any, Any]) -> str:
@@ -118,7 +120,7 @@ def identity(guider: Any, latent_shape: Iterable[int], guided: bool, own: str) -
     own wrappers, which do not count."""
     patcher = guider.model_patcher
     model = patcher.model
-    sampling = model.model_sampling
+    sampling = patcher.get_model_object("model_sampling")  # the model itself may still wear another clone's
     shift = getattr(sampling, "shift", None)
     positive = guider.conds.get("positive") or [{}]
     text = positive[0].get("cross_attn")
@@ -126,7 +128,7 @@ def identity(guider: Any, latent_shape: Iterable[int], guided: bool, own: str) -
         "model": type(model).__name__,
         "weights": weights_digest(patcher),
         "patches": patches_digest(patcher),
-        "other nodes": forward_digest(guider.model_options, own),
+        "other nodes": forward_digest(guider.model_options, getattr(patcher, "object_patches", {}), own),
         "precision": str(patcher.model_dtype()),
         "latent": "x".join(str(n) for n in latent_shape),
         "sampling": type(sampling).__mro__[1].__name__ + (f" shift {shift:g}" if shift is not None else ""),
