@@ -41,7 +41,7 @@ def video(frames: int, prefix: str, samples: tuple[str, str], vae: str = "vae") 
         [
             Box("decode", "VAEDecode", 54, {"samples": samples, "vae": (vae, "VAE")}),
             Box("clip_out", "CreateVideo", 110, {"images": ("decode", "IMAGE")}, {"fps": frames}),
-            Box("save", "SaveVideo", 460, {"video": ("clip_out", "VIDEO")}, saving),
+            Box("save", "SaveVideo", 480, {"video": ("clip_out", "VIDEO")}, saving),
         ],
     )
 
@@ -83,7 +83,7 @@ def demo_models() -> list[Box]:
 def demo_prompts() -> Column:
     boxes = [*prompts(texts.DEMO_POSITIVE, "", "CarnatorTextEncode"), empty_latent(128, 128, 9)]
     words = note("words", "Words it knows", 230, texts.DEMO_WORDS)
-    return Column(360, [Section("Prompt and size", boxes), Section("", [words])])
+    return Column(330, [Section("Prompt and size", boxes), Section("", [words])])
 
 
 def carnator_demo() -> list[Column]:
@@ -102,17 +102,18 @@ def carnator_demo() -> list[Column]:
     probe = Box("probe", "CarnatorEarlySignatureProbe", 410, wires, values)
     gate = Box("gate", "CarnatorRiskGate", 380, {"probe": ("probe", "probe")})
     seen = {"source": ("gate", "decision"), "vae": ("vae", "VAE")}
-    viewer = Box("viewer", "CarnatorEvidenceRegionViewer", 300, seen)
-    dense = Box("dense", "CarnatorDenseFallback", 240, {"probe": ("probe", "probe")})
+    viewer = Box("viewer", "CarnatorEvidenceRegionViewer", 460, seen)
+    dense = Box("dense", "CarnatorDenseFallback", 230, {"probe": ("probe", "probe")})
     wires = {"decision": ("gate", "decision"), "dense_latent": ("dense", "latent")}
     scope = {"tolerance": 0.25, "active_radius": 1, "context_radius": 1}
     joint = Box("joint", "CarnatorJointReuseSampler", 410, wires, scope)
     return [
-        Column(360, [Section("", [guide]), Section("Model and bank", [*demo_models(), bank])]),
+        Column(330, [Section("", [guide]), Section("Model and bank", [*demo_models(), bank])]),
         demo_prompts(),
-        Column(340, [Section("Probe and decide", [probe, gate])]),
-        Column(340, [Section("See, and render", [viewer, dense, joint])]),
-        Column(380, [video(8, "carnator/demo", ("joint", "latent"))]),
+        Column(310, [Section("Probe and decide", [probe, gate])]),
+        Column(310, [Section("What it sees", [viewer]), Section("Only on a miss", [dense])]),
+        Column(310, [Section("Render", [joint])]),
+        Column(350, [video(8, "carnator/demo", ("joint", "latent"))]),
     ]
 
 
@@ -124,7 +125,7 @@ def carnator_demo_one_node() -> list[Column]:
         ksampler(seed=7, steps=50, cfg=5.0, sampler_name="euler"),
     ]
     return [
-        Column(360, [Section("", [guide]), Section("Model", demo_models())]),
+        Column(330, [Section("", [guide]), Section("Model", demo_models())]),
         demo_prompts(),
         Column(340, [Section("Reuse and sample", boxes)]),
         Column(380, [video(8, "carnator/demo", ("sampler", "LATENT"))]),

@@ -19,7 +19,7 @@ NOTE = "MarkdownNote"
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3")
 
 # Pixels: between nodes, of a node's and a group's title, around a group's nodes, between groups.
-GAP, TITLE, HEADING, MARGIN, APART = 24, 30, 44, 16, 40
+GAP, TITLE, HEADING, MARGIN, APART = 24, 30, 44, 16, 24
 
 
 @dataclass

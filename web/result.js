@@ -62,7 +62,8 @@ export class Result {
     const mark = this.word(steps ? decision : `gate_${decision}`);
     head.append(element("span", "carnator-mark", mark), this.timing(summary));
     const reason = element("p", "", summary.reason);
-    this.numbers.textContent = (summary.report ?? []).join("\n");
+    // The log's columns are wider than a node.
+    this.numbers.textContent = (summary.report ?? []).map((line) => line.replace(/(\S) {2,}/g, "$1  ")).join("\n");
     this.panel.replaceChildren(head, reason, ...this.steps(summary), this.numbers);
     this.resize();
   }
