@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENDS = frozenset(".;:!?")
 _EMPTY_VERBS = frozenset("""be have do feature show depict contain include capture see seem appear get create add
 start begin continue become""".split())
-# Who wears or holds: the person, not the hair or the coat named in between.
+# Who wears or holds: the person, not the hair named in between.
 _OF_PEOPLE = frozenset("wear hold carry smile dress".split())
 _RELATIONS = {k: [(list(w), r) for w, r in RELATIONS if w[0] == k] for k in {w[0] for w, _ in RELATIONS}}
 _RELATIVE = frozenset(("that", "which", "who"))
@@ -42,9 +42,10 @@ class Clauses(Phrases):
             follows = self.phrase_at(mention.head + 2) if of else None
             if not mention.thing and follows is not None:
                 found[k] = follows  # "a herd of horses gallops"
-            elif n and token.lemma_ in _OF_PEOPLE and self.words[mention.phrase - 1] in ("with", "in") and (
-                    self.mentions[n - 1].head == mention.phrase - 2):
-                found[k] = n - 1
+            elif n and self.mentions[n - 1].head == mention.phrase - 2 and (
+                    self.words[mention.phrase - 1] == "in"
+                    or self.words[mention.phrase - 1] == "with" and token.lemma_ in _OF_PEOPLE):
+                found[k] = n - 1  # "a woman in a red dress walking", "a girl with long hair wearing a hat"
         return [n for n in found if self.mentions[n].thing]
 
     def _subjects(self, token: Token, depth: int) -> list[int]:
@@ -210,6 +211,8 @@ class Clauses(Phrases):
             if onward is None or not self.mentions[onward].thing:
                 return
             target, seen = onward, self.mentions[onward]
+        if relation == "by" and not seen.thing:
+            return  # "side by side"
         name = seen.lemma if seen.thing else place
         verb = self._motion(start)
         kind = "relation"

@@ -182,21 +182,22 @@ def _joins(doc: Doc, i: int) -> bool:
 
 
 def _is_thing(doc: Doc, head: int, first: int, lemma: str) -> bool:
+    """Whether a noun is an object of the scene, by the word lists and the words beside it."""
     word = doc[head].text
-    if not any(c.isalpha() for c in word) or len(word) < 2:
+    front = doc[head - 1].text if head else ""
+    follows = doc[head + 1].text if head + 1 < len(doc) else ""
+    if not word[0].isalpha() or len(word) < 2 or max(word) >= "\u2e80":  # Chinese in an English prompt
         return False
-    if word in NEVER_NOUNS or lemma in NEVER_NOUNS or "camera" in (doc[i].text for i in range(first, head)):
+    if " " in lemma:
+        return True
+    if word in DIRECTIONS or word in NEVER_NOUNS or lemma in NEVER_NOUNS:
+        return False
+    if word in CAMERA and front in CAMERA or "camera" in (doc[i].text for i in range(first, head)):
         return False
     if word.endswith("ing") and word not in ING_THINGS and doc[head].pos_ != "PROPN":
         return False
     if lemma in ("light", "lamp") and first < head:
         return True
-    if word in DIRECTIONS:
-        return False
-    if " " in lemma:
-        return True
-    follows = doc[head + 1].text if head + 1 < len(doc) else ""
-    front = doc[head - 1].text if head else ""
     known = front in MATERIALS or front in COLOURS or front in ("a", "an", "picture", "photo", "window", "door", "bed")
     if word in ("top", "tops", "frame", "frames") and known:
         return follows != "of"

@@ -10,7 +10,7 @@ from .words import CAMERA, DIRECTIONS, LOOK, LOOK_OR_THING, QUALITY
 
 _LITTLE = frozenset("a an the in with of and at from by on featuring its to as for is".split())
 _ALONG = frozenset("""intense slow super extreme fast still frozen time out in camera's quick gentle gently
-slowly""".split())
+slowly shallow""".split())
 _STILL = frozenset(("still", "frozen"))
 # Alone they may be things of the scene, or say too little to be its look.
 _THINGS = LOOK_OR_THING | frozenset("crane lens track tracks truck field panorama frame frames".split())
@@ -61,7 +61,7 @@ def _sort(fragment: str) -> str | None:
     if not words or not all(c or w in QUALITY or w in LOOK or w in _ALONG or w in DIRECTIONS
                             for c, w in zip(camera, stems, strict=True)):
         return None
-    if any(c and w not in _UNSURE for c, w in zip(camera, stems, strict=True)):
+    if {"depth", "field"} <= set(stems) or any(c and w not in _UNSURE for c, w in zip(camera, stems, strict=True)):
         return "camera"
     if any(w in LOOK for w in stems):
         return "look" if len(words) > 1 or words[0] not in _FAINT else None

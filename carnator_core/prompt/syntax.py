@@ -113,4 +113,5 @@ def strip_host_syntax(text: str) -> str:
     text = re.sub(r"\s*\|\s*", ", ", text)
     text = re.sub(r"\bBREAK\b", ",", text)
     text = re.sub(r"[^\S\n]+", " ", text)
-    return re.sub(r" +(?=[,.;!?])", "", text).strip()
+    text = re.sub(r" +(?=[,.;!?])", "", text)
+    return re.sub(r",{2,}", ",", text).strip()

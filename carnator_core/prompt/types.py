@@ -22,13 +22,17 @@ class Modifier:
 
 @dataclass(frozen=True)
 class Found:
-    """One occurrence of a noun in the tidy text: its name is [first, end), its head noun [head, end)."""
+    """One occurrence of a noun in the tidy text: its name is [first, end), its head noun [head, end).
+
+    owner: (lemma, start, end) of a possessor that the name begins with, which may be an entity elsewhere in the text.
+    """
 
     lemma: str
     first: int
     head: int
     end: int
     modifiers: tuple[Modifier, ...]
+    owner: tuple[str, int, int] | None = None
 
 
 @dataclass(frozen=True)
