@@ -142,7 +142,7 @@ def traces(patcher: Any) -> str:
 
 def test_a_bypassed_or_removed_node_leaves_no_trace(wan_model: Any, stock: Stock, bank: Any, page: Page) -> None:
     before, marks = stock(Ask()), traces(wan_model)
-    with_node = reuse(wan_model, bank, strictness=ANYTHING, active_radius=0)
+    with_node = reuse(wan_model, bank, strictness=ANYTHING, active_radius=0, mode="joint")
     ksampler(with_node, Ask())  # a miss, recorded
     ksampler(with_node, Ask())  # the very same render
     ksampler(with_node, Ask("a blue ball on snow"))  # a hit
