@@ -24,7 +24,8 @@ def restrictable(options: dict[str, Any]) -> bool:
     return not transformer.get("patches") and not transformer.get("patches_replace")
 
 
-PLAIN = {"transformer_options", "attn_precision"}  # arguments of an attention that ours may compute in its place
+# Arguments of an attention call that leave it one that ours may compute in its place.
+PLAIN = {"transformer_options", "attn_precision", "_inside_attn_wrapper"}
 
 
 @dataclass
