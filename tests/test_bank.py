@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -62,12 +63,7 @@ def test_card_tells_what_recall_needs(tmp_path: Path) -> None:
         1700000000,
     )
     assert same(card.text_vector, stored.text_vector)
-    assert (
-        card.noise_digest
-        == noise_digest(stored.noise)
-        == noise_digest(stored.noise[None])
-        != noise_digest(stored.noise + 1e-6)
-    )
+    assert card.noise_digest == noise_digest(stored.noise) == noise_digest(stored.noise[None]) != noise_digest(stored.noise + 1e-6)
     assert (card.hits, card.seconds_saved, card.pinned) == (0, 0.0, False)
     on_disk = sum(p.stat().st_size for p in (tmp_path / "\U0001f98a\u94f6\u884c" / "entries" / entry_id).iterdir())
     assert card.bytes == bank.total_bytes()
@@ -96,6 +92,8 @@ def test_no_folder_is_an_empty_bank(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
     bank.add(history())
     assert len(bank.entries()) == 1
+    if os.name != "nt":
+        assert bank.folder.stat().st_mode & 0o077 == 0, "private to who runs the host"
 
 
 def test_a_file_in_the_folders_place(tmp_path: Path) -> None:

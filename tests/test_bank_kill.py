@@ -18,7 +18,7 @@ def test_killed_writers_leave_a_sound_bank() -> None:
     # In memory where there is such a place: a killed process loses nothing that it wrote, so the disk only costs time.
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
-        report = killed_at_random(Path(folder) / "bank", rounds=25)
+        report = killed_at_random(Path(folder) / "bank", rounds=15)
     assert (report["lost"], report["torn"], report["wrong"], report["left"]) == ([], [], [], [])
     assert report["killed_while_storing"] >= 5, "the kills did hit stores"
     assert report["here"] >= report["published"] > 0

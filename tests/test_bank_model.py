@@ -168,8 +168,8 @@ class BankMachine(RuleBasedStateMachine):
 
 TestBankMachine = BankMachine.TestCase
 TestBankMachine.settings = settings(
-    max_examples=30,
-    stateful_step_count=30,
+    max_examples=20,
+    stateful_step_count=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

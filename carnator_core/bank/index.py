@@ -23,7 +23,7 @@ from .worth import Life
 LOG = logging.getLogger("carnator")
 VERSION = 2
 FILE = "index.sqlite"
-BUSY_S = 30.0
+BUSY_S = 10.0
 # Result codes that speak of the folder or its locks and not of the file's contents.
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_PLACE = {

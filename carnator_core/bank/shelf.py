@@ -62,7 +62,7 @@ class Shelf:
             if not self.folder.is_dir():
                 if not create:
                     raise BankMissing("the bank is empty")
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts are nobody else's business
             while True:
                 index = self._current()
                 try:
