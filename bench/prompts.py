@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from demo.explain import load_pack
 from demo.world import COLOURS, MOTIONS, NOUNS, PLACE_PHRASE, PLACES, Scene, Thing, caption
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     load_pack()
     from carnator.carnator_core.prompt import parse_many  # type: ignore[import-not-found]
 
-    all_scenes, rows = list(scenes()), []
+    all_scenes = list(scenes())
+    rows: list[dict[str, Any]] = []
     for name, chosen in (("one thing", [s for s in all_scenes if len(s.things) == 1]),
                          ("two alike", [s for s in all_scenes if s.counted]),
                          ("two things", [s for s in all_scenes if len(s.things) == 2 and not s.counted])):
@@ -70,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                  "entities": sum(len(p.entities) for p in found) / len(long),
                  "ms_each": 1000 * (time.process_time() - start) / len(long)})
     for row in rows:
-        right = "" if row["right"] is None else f"{row['right']} right"
-        print(f"{row['captions']:<20} {row['count']:>6} captions  {right:<14} {row['ms_each']:6.1f} ms each (CPU)")
+        known = "" if row["right"] is None else f"{row['right']} right"
+        print(f"{row['captions']:<20} {row['count']:>6} captions  {known:<14} {row['ms_each']:6.1f} ms each (CPU)")
     if options.json:
         Path(options.json).write_text(json.dumps({"prompts": rows}, indent=2) + "\n", encoding="utf-8")
     return 0
