@@ -30,6 +30,9 @@ class Recording:
     sigma: float
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, heads: int, kinds: Sequence[int]) -> Tensor | None:
+        t, h, w = self.recorder.grid
+        if q.shape != k.shape or q.shape[1] != t * h * w:  # other tokens than the clip's are in the sequence
+            return None
         for item, kind in enumerate(kinds):
             self.recorder.add(self.sigma, kind, layer, split_heads(q[item], heads, False)[None],
                               split_heads(k[item], heads, False)[None])

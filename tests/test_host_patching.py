@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from carnator.carnator_core.connectivity import Recorder
 from carnator.carnator_core.hosts.identity import forward_digest
 from carnator.carnator_core.hosts.patching import Patched, cfg_pp_functions, restrictable
+from carnator.carnator_core.sparse import Recording
 from torch import Tensor
 
 
@@ -75,6 +77,15 @@ def test_self_attention_alone_is_computed_and_in_the_right_layer() -> None:
     connect = Connect()
     outputs = forward(patched({"transformer_options": {}}, connect=connect).options)
     assert [float(o.mean()) for o in outputs] == [1, 0, 1, 0] and connect.asked == [(0, [0, 1]), (1, [0, 1])]
+
+
+def test_a_sequence_with_other_tokens_than_the_clip_s_is_not_recorded() -> None:
+    recorder = Recorder((1, 2, 2), [1.0, 0.5, 0.0], every=1)
+    recording = Recording(recorder, 1.0)
+    for tokens in (5, 4):
+        q = torch.ones(1, tokens, 8)
+        assert recording.attention(0, q, q, q, 2, [0]) is None
+        assert (recorder.finish() is not None) == (tokens == 4)
 
 
 def test_the_reader_sees_both_attentions_of_its_layers() -> None:

@@ -266,12 +266,15 @@ def test_a_history_of_fifty_steps_serves_ten() -> None:
 @pytest.mark.parametrize("mode", ["joint", "latent"])
 @pytest.mark.parametrize("calls", [1, 2])
 def test_fusion_shows_the_history_outside_and_the_target_inside(mode: str, calls: int) -> None:
+    alone = Sampler(run(), calls, model=lambda x, s: past(s) + 0.1 * s * x)  # its two calls at a sigma differ
+    alone.render()
+    kept = alone.run.own
+    theirs_all = History(Identity({}), "", torch.ones(1), NOISE, SIGMAS, torch.tensor(kept.sigmas),
+                         torch.stack([p[0] for p in kept.predictions]))
     scope, weights = part()
-    verdict = Verdict(True, "fits", history(), "id", scope, weights)
+    verdict = Verdict(True, "fits", theirs_all, "id", scope, weights)
     sampler = Sampler(run(verdict, Settings(probe=PROBE, mode=mode)), calls)
     sampler.render()
-    alone = Sampler(run(), calls, model=lambda x, s: past(s))
-    alone.render()
     assert len(sampler.passes) == 2 and all(torch.equal(p, NOISE) for p in sampler.passes)
     for fused, theirs in zip(sampler.states, alone.states, strict=True):
         torch.testing.assert_close(fused[:, weights == 0], theirs[:, weights == 0], atol=1e-5, rtol=0)
@@ -319,6 +322,7 @@ def test_what_is_served_has_the_model_s_dtype_also_after_a_restart() -> None:
     sampler.render()
     assert sampler.run.counts.forecast and {p.dtype for p in sampler.served} == {torch.float64}
     assert sampler.run._served(0.5).dtype is torch.float64
+    assert sampler.computed[PROBE] == 1.0, "nothing is forecast from what another noise showed"
 
 
 @pytest.mark.parametrize(("mine", "theirs"), [(1, True), (2, True)])
