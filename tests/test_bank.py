@@ -152,7 +152,9 @@ def test_broken_renders_are_refused(tmp_path: Path, name: str, reason: str) -> N
     assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("call", ["tensorfile.write", "format.write_new", "tensorfile.os.fsync", "shelf.os.rename"])
+@pytest.mark.parametrize(
+    "call", ["tensorfile.write", "format.write_new", "tensorfile.os.fsync", "shelf.os.rename", "index.Index.put"]
+)
 def test_a_failed_store_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     bank = open_bank(tmp_path)
     kept = bank.add(history(0))

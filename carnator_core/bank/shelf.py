@@ -103,14 +103,18 @@ class Shelf:
         return staged
 
     def publish(self, index: Index, token: str, entry_id: str, header: Header) -> None:
-        """Move a staged entry to its place; inside a transaction. Raises OSError when the folder is not empty."""
+        """Move a staged entry to its place, last of all in a transaction. Raises OSError and sqlite3.Error, unmoved."""
         place = self.place(entry_id)
         place.parent.mkdir(exist_ok=True)
         staged = self.folder / "staging" / token
         row = self._row(entry_id, staged, header)
         os.rename(staged, place)
-        sync_folder(place.parent)
-        index.put(row)
+        try:
+            sync_folder(place.parent)
+            index.put(row)
+        except BaseException:
+            os.rename(place, staged)
+            raise
 
     def unstage(self, token: str) -> None:
         """Remove what a write left."""
