@@ -41,6 +41,12 @@ def test_all_templates_are_there() -> None:
 
 
 @templates
+def test_a_small_picture_stands_beside_it(path: Path) -> None:
+    picture = path.with_suffix(".jpg").read_bytes()
+    assert picture.startswith(b"\xff\xd8\xff") and len(picture) < 100_000
+
+
+@templates
 def test_links_and_slots_agree(path: Path) -> None:
     workflow = read(path)
     nodes = {n["id"]: n for n in workflow["nodes"]}
