@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
+import platform
 import statistics
 import sys
 import time
@@ -23,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import report, scorer, setup
+from . import report, scorer
 from .events import Events
 from .graph import to_prompt
 from .host import Host, HostError
@@ -167,6 +169,13 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def machine() -> str:
+    """The machine a table was made on: processor, cores, PyTorch."""
+    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), platform.processor()) if Path("/proc/cpuinfo").exists() else platform.processor()
+    return f"{cpu or platform.machine()}, {os.cpu_count()} cores, no GPU, torch {torch.__version__}"
+
+
 def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, Any]]:
     """The whole demo on a host of its own; writes clips, contact sheet, report.html and the JSON."""
     out.mkdir(parents=True, exist_ok=True)
@@ -203,7 +212,7 @@ def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, A
         f"transformer's share of a dense render {share['transformer_share']:.0%}; {time.perf_counter() - began:.0f} s in all")
     report.contact_sheet(panels, out / "contact_sheet.png")
     report.html(panels, share, out / "report.html")
-    body = {"requests": rows, "summary": share, "machine": setup.machine() if hasattr(setup, "machine") else ""}
+    body = {"requests": rows, "summary": share, "machine": machine()}
     (json_file or out / "demo.json").write_text(json.dumps(body, indent=1), encoding="utf-8")
     say(f"clips, contact sheet and report: {out / 'report.html'}")
     return rows
