@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,12 +29,18 @@ ALIKE = 0.5  # cosine similarity of pooled conditionings below which nothing is 
 class Card(Protocol):
     """What recall sees of a history without loading it (the bank's EntryCard)."""
 
-    id: str
-    prompt: str
-    identity: Identity
-    text_vector: Tensor
-    noise_digest: str
-    facts: dict[str, object]
+    @property
+    def id(self) -> str: ...
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def identity(self) -> Identity: ...
+    @property
+    def text_vector(self) -> Tensor: ...
+    @property
+    def noise_digest(self) -> str: ...
+    @property
+    def facts(self) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True)

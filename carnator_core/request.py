@@ -60,7 +60,7 @@ class Settings:
     def of(cls, values: dict[str, Any]) -> Settings:
         """From `plain()`; names it does not know are ignored, so that newer workflows open in older packs."""
         known = {f.name for f in fields(cls)}
-        kept = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
+        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
         return cls(**kept)
 
 

@@ -26,7 +26,6 @@ from .regions import Regions
 from .request import Request, Settings
 from .sparse import Connect, Following, Recording
 
-
 # Tokens from which the default mode restricts layers to the region. On smaller clips the gathers cost what they save
 # (measured at 192 tokens: the same seconds, 8 dB less); the paper's modes restrict always.
 RESTRICT_FROM = 1024

@@ -65,8 +65,8 @@ class Following:
             if not connectivity.worthwhile(k.shape[1], mask.density, q.device):
                 return None
             self.densities.append(mask.density)
-            parts = (split_heads(x[item], heads, False)[None] for x in (q, k, v))
-            seen = connectivity.attention(*parts, mask, *orders)
+            qi, ki, vi = (split_heads(x[item], heads, False)[None] for x in (q, k, v))
+            seen = connectivity.attention(qi, ki, vi, mask, *orders)
             out[item] = seen[0].transpose(0, 1).flatten(1)
         return out
 

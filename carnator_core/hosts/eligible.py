@@ -19,7 +19,7 @@ STEP_CACHES = ("easycache", "teacache", "magcache", "lazycache", "wavespeed", "f
 
 def backbone_of(model: Any) -> Backbone | None:
     """The adapter for a host's diffusion model, or None when there is none."""
-    diffusion = getattr(model, "diffusion_model", None)
+    diffusion: Any = getattr(model, "diffusion_model", None)
     if type(diffusion).__name__ == "WanModel" and getattr(diffusion, "img_emb", None) is None:
         return Wan(diffusion.patch_size)
     if type(diffusion).__name__ == "LTXVModel" and not getattr(diffusion, "cross_attention_adaln", False):
