@@ -14,7 +14,7 @@ from torch import Tensor
 
 pytest_plugins = ["hosting_fixtures"]
 pytestmark = pytest.mark.host
-LATENTS = {"wan": (1, 16, 3, 24, 26), "ltx": (1, LTX_LATENT[1], 3, 12, 13)}  # 468 tokens: several blocks
+LATENTS = {"wan": (1, 16, 2, 16, 18), "ltx": (1, LTX_LATENT[1], 2, 8, 9)}  # 144 tokens: 2 x 3 blocks
 NEAR = "a blue ball on snow"
 
 
@@ -45,7 +45,7 @@ def test_a_recording_leaves_the_render_as_it_is_and_following_all_blocks_does_to
     assert torch.equal(ksampler(attached(model, bank, coverage=1.0), ask), ksampler(model, ask))
     (kept,) = entries(bank)
     found = connectivity.Connectivity.from_tensors(bank.bank.load(kept.id).connectivity)
-    assert found.tokens == 468 and found.density() == 1.0
+    assert found.tokens == 144 and found.density() == 1.0
     assert {key[1:] for key in found.bits} == {(branch, layer) for branch in (0, 1) for layer in (0, 1)}
     output = ksampler(attached(model, bank, mode="attention"), target)
     assert page.last["decision"] == "hit" and page.last["density"] == 1.0

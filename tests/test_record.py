@@ -68,7 +68,7 @@ def test_at_does_not_need_the_calls_in_order_of_sigma() -> None:
     torch.testing.assert_close(kept.at(0.75), flat(7.5))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=12, unique=True), st.floats(0.0, 1.0))
 def test_at_is_exact_for_predictions_linear_in_sigma(sigmas: list[float], sigma: float) -> None:
     kept = Trajectory(sigmas, [flat(3 * s - 1) for s in sigmas])
