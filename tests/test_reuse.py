@@ -118,7 +118,7 @@ def run(verdict: Verdict | None = None, settings: Settings | None = None, **chan
 def dense(calls_a_step: int = 1, noise: Tensor = NOISE) -> Sampler:
     """The render of a plain sampler, which never met this pack."""
     sampler = Sampler(run(), calls_a_step)
-    sampler.ask = lambda x, s: target(x, s)  # type: ignore[method-assign]
+    sampler.ask = target  # type: ignore[method-assign]
     sampler.states = [noise.clone()]
     sampler.states.append(sampler.once(noise.clone()))
     return sampler
