@@ -263,7 +263,6 @@ def test_a_history_of_fifty_steps_serves_ten() -> None:
     assert float((output - reference).norm() / reference.norm()) < 0.02
 
 
-@pytest.mark.parametrize("mode", ["joint", "latent"])
 def test_a_sampler_that_writes_into_what_it_gets_does_not_change_the_record() -> None:
     made = run()
     for sigma in SIGMAS[: PROBE + 1].tolist():
@@ -271,6 +270,7 @@ def test_a_sampler_that_writes_into_what_it_gets_does_not_change_the_record() ->
     assert all(float(p.mean()) == 1 for p in made.own.predictions) and len(made.own) == PROBE + 1
 
 
+@pytest.mark.parametrize("mode", ["joint", "latent"])
 @pytest.mark.parametrize("calls", [1, 2])
 def test_fusion_shows_the_history_outside_and_the_target_inside(mode: str, calls: int) -> None:
     alone = Sampler(run(), calls, model=lambda x, s: past(s) + 0.1 * s * x)  # its two calls at a sigma differ
