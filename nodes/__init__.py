@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from comfy_api.latest import ComfyExtension, io
 
 from .bank_loader import CarnatorBankLoader
@@ -29,6 +31,14 @@ NODE_CLASS_MAPPINGS = {
 
 class CarnatorExtension(ComfyExtension):
     """The host's V3 extension object."""
+
+    async def on_load(self) -> None:
+        """Show the demo's weights to the host's own loaders; the templates name them."""
+        import folder_paths
+
+        weights = str(Path(__file__).resolve().parent.parent / "demo" / "weights")
+        for kind in ("diffusion_models", "vae"):
+            folder_paths.add_model_folder_path(kind, weights)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return list(NODE_CLASS_MAPPINGS.values())
