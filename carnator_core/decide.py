@@ -113,6 +113,7 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
     it have a change map.
     """
     refusals: list[str] = []
+    refused: gate.Decision | None = None
     report: list[str] = []
     for candidate in found:
         history = load(candidate.card.id)
@@ -129,6 +130,7 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
                               candidate.card.id, own_steps=settings.mode in ("ours", "forecast"))
         report += [f'"{short(candidate.card.prompt)}", text similarity {candidate.similarity:.2f}', gate.report(decision)]
         if not decision.accepted:
+            refused = refused or decision
             refusals.append(f'"{short(candidate.card.prompt)}" does not fit: {decision.reason}')
             continue
         scope = reuse_scope(decision.recompute, signature, history, changed, probe, settings)
@@ -137,8 +139,8 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
             frames, height, width = history.noise.shape[1:]
             weights = latent_weights(token_weights(scope), (frames, height, width), probe.patch)
         return Verdict(True, f'reusing "{short(candidate.card.prompt)}"; {decision.reason}', history, candidate.card.id, scope,
-                       weights, similarity=candidate.similarity, report=report)
-    return Verdict(False, refusals[0] if refusals else "no remembered render could be read", report=report)
+                       weights, similarity=candidate.similarity, report=report, decision=decision)
+    return Verdict(False, refusals[0] if refusals else "no remembered render could be read", report=report, decision=refused)
 
 
 def predicted_change(probe: Probe, history: History, scale: ChangeScale) -> tuple[float, Tensor]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from .backbones.base import Grid
 from .connectivity import Connectivity, Recorder, worthwhile
 from .forecast import Forecaster, Pace, blend
+from .gate import Decision
 from .history import History
 from .observe import AttentionReader, Window
 from .record import Trajectory, same_sigma, storage_dtype
@@ -80,6 +81,7 @@ class Verdict:
     exact: bool = False
     similarity: float = 0.0
     report: list[str] = field(default_factory=list)
+    decision: Decision | None = None  # the gate's answer on `history`, or on the first that it refused
 
 
 class Compute(Protocol):

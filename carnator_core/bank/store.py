@@ -267,6 +267,15 @@ class Bank:
         except (OSError, sqlite3.Error) as error:
             LOG.warning("bank: a hit or a pin could not be noted: %s", ascii_text(error))
 
+    @contextmanager
+    def alone(self) -> Iterator[Path]:
+        """The bank's folder, while no other thread or process changes the bank: for small files beside the entries.
+
+        Raises BankMissing when there is no bank yet, OSError and sqlite3.Error.
+        """
+        with self._shelf.transaction():
+            yield self.folder
+
     def remove(self, entry_id: str) -> None:
         """Forget an entry: latents, vector, signature and thumbnail together. An entry that is gone is no error."""
         self._shelf.place(entry_id)

@@ -292,6 +292,8 @@ def _close(attachment: Attachment, run: Run, guider: Any, seed: Any, seconds: fl
         return
     if facts["decision"] == "hit":
         storing.touch(attachment.bank, facts["history"], max(0.0, facts["saved"]))
+        if run.verdict is not None:
+            storing.note(attachment.bank, run.verdict, run.request, attachment.settings.mode, facts["saved"])
     elif attachment.settings.record and run.stored_whole and run.phase is Phase.DENSE:
         storing.store(attachment.bank, storing.history_of(run, guider.model_patcher, attachment.vae, seed, seconds))
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
 
+from .. import verdicts
 from ..bank import Bank, BankError, BankRefusal
 from ..history import History
 from ..record import storage_dtype
-from ..reuse import Run
+from ..request import Request
+from ..reuse import Run, Verdict
 from ..signature import signature
+from ..verdicts import Hit, new_hit_id
 from .pictures import tail_frame
 
 log = logging.getLogger("carnator")
@@ -59,9 +63,24 @@ def touch(bank: Bank, entry: str, saved: float) -> None:
     _thread.submit(_touch, bank, entry, saved)
 
 
+def note(bank: Bank, verdict: Verdict, request: Request, mode: str, saved: float) -> None:
+    """Remember a hit for the creator to judge, in the background. A replay has nothing to judge: it is the very same render."""
+    if verdict.decision is None or verdict.history is None:
+        return
+    hit = Hit(id=new_hit_id(), history=verdict.history_id, history_prompt=verdict.history.prompt,
+              prompt=str(request.facts.get("text", "")), mode=mode, similarity=verdict.similarity,
+              distances=verdict.decision.distances, saved=saved, date=time.time())
+    _thread.submit(_note, bank, hit)
+
+
 def settle(timeout: float = 60.0) -> None:
     """Wait for stores under way, so that a queued run finds what the one before it left."""
     wait(list(_pending), timeout)
+
+
+def flush(timeout: float = 60.0) -> None:
+    """Wait for all that was handed to the background, hits included."""
+    _thread.submit(lambda: None).result(timeout)
 
 
 def _touch(bank: Bank, entry: str, saved: float) -> None:
@@ -69,6 +88,13 @@ def _touch(bank: Bank, entry: str, saved: float) -> None:
         bank.touch(entry, saved)
     except (OSError, BankError) as error:
         log.warning("Carnator: the hit on %s could not be noted (%s).", entry, error)
+
+
+def _note(bank: Bank, hit: Hit) -> None:
+    try:
+        verdicts.note(bank, hit)
+    except (OSError, BankError, sqlite3.Error, ValueError) as error:
+        log.warning("Carnator: the hit on %s could not be noted (%s).", hit.history, error)
 
 
 def _stored(future: Future[str]) -> None:
