@@ -82,6 +82,7 @@ class Verdict:
     similarity: float = 0.0
     report: list[str] = field(default_factory=list)
     decision: Decision | None = None  # the gate's answer on `history`, or on the first that it refused
+    certificate: str = ""  # what can be said of the thresholds: "certified: ..." or "uncertified: ..."
 
 
 class Compute(Protocol):

@@ -32,7 +32,7 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
         "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
         "overhead_seconds": counts.overhead,
         "density": sum(counts.density) / len(counts.density) if counts.density else 1.0,
-        "report": verdict.report if verdict else [], "grid": list(run.grid),
+        "report": verdict.report if verdict else [], "certificate": verdict.certificate if verdict else "", "grid": list(run.grid),
         "regions": {name: packed(r) for name, r in run.probe.regions.items()} if run.probe else {}, "active": "",
     }
     if hit and verdict is not None and verdict.history is not None:

@@ -35,7 +35,7 @@ Row = TypeVar("Row")
 class Hit:
     """A served hit. id and history: 24 hex digits (of the hit itself, and of the bank's entry). similarity: cosine of the
     texts. distances: all that the gate measured, infinite where a thing was not to be seen. saved: seconds. date: seconds
-    since the epoch."""
+    since the epoch. model and shape_class as a certificate names them; probe (steps) and tolerance (of forecasts) as set."""
 
     id: str
     history: str
@@ -46,6 +46,10 @@ class Hit:
     distances: tuple[Distance, ...]
     saved: float
     date: float
+    model: str = ""
+    shape_class: str = ""
+    probe: int = 0
+    tolerance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,8 @@ def _hit_body(hit: Hit) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "hit": hit.id, "history": hit.history, "history_prompt": hit.history_prompt[:MAX_PROMPT],
         "prompt": hit.prompt[:MAX_PROMPT], "mode": hit.mode, "similarity": float(hit.similarity), "distances": rows,
-        "saved": float(hit.saved), "date": float(hit.date),
+        "saved": float(hit.saved), "date": float(hit.date), "model": hit.model, "shape_class": hit.shape_class,
+        "probe": hit.probe, "tolerance": float(hit.tolerance),
     }  # fmt: skip
 
 
@@ -153,6 +158,8 @@ def _hit(body: Any) -> Hit:
         id=body["hit"], history=body["history"], history_prompt=_text(body["history_prompt"]), prompt=_text(body["prompt"]),
         mode=_text(body["mode"]), similarity=_number(body["similarity"]),
         distances=tuple(_distance(row) for row in body["distances"]), saved=_number(body["saved"]), date=_number(body["date"]),
+        model=_text(body["model"]), shape_class=_text(body["shape_class"]), probe=int(_number(body["probe"])),
+        tolerance=_number(body["tolerance"]),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.graph import prompt_of
 from ..carnator_core.request import MODES, Settings
-from . import banks
+from . import banks, profiles
 from .status import reporter, speaker
 from .types import BankHandle, BankType, advanced
 
@@ -46,6 +46,7 @@ class CarnatorReuse(io.ComfyNode):
                     io.Float.Input("window_end", default=s.window[1], min=0.0, max=1.0, step=0.05, tooltip="End of the region-restricted layers."),
                     io.Boolean.Input("remember", default=True, tooltip="Whether dense renders are added to the bank."),
                     io.String.Input("subject", default="", tooltip="A short text that stands for a long prompt when renders are compared."),
+                    io.String.Input("profile", default="", optional=True, tooltip="A profile from Carnator Calibrate, by its name or as JSON text; it replaces the default thresholds."),
                 ),
             ],
             outputs=[io.Model.Output(display_name="model")],
@@ -56,12 +57,14 @@ class CarnatorReuse(io.ComfyNode):
     def execute(cls, model: Any, pace: str, noise: str, probe_steps: int = Settings.probe, strictness: float = 1.0,
                 mode: str = "ours", active_radius: int = Settings.active, context_radius: int = Settings.context,
                 window_start: float = Settings.window[0], window_end: float = Settings.window[1], remember: bool = True,
-                subject: str = "", bank: BankHandle | None = None, vae: Any = None) -> io.NodeOutput:
+                subject: str = "", bank: BankHandle | None = None, vae: Any = None,
+                profile: str = "") -> io.NodeOutput:
         handle = bank if bank is not None else BankHandle(banks.open_bank())
         settings = Settings(probe=probe_steps, noise=SEED[noise], mode=mode, tolerance=PACE[pace], active=active_radius,
                             context=context_radius, window=(window_start, window_end), strictness=strictness,
                             record=remember and handle.record, subject=subject)
         node = cls.hidden.unique_id
+        held, problem = profiles.find(profile)
         attachment = door.Attachment(settings, handle.bank, text=prompt_of(cls.hidden.prompt, node), vae=vae,
-                                     say=speaker(node), done=reporter(node))
+                                     say=speaker(node), done=reporter(node), profile=held, problem=problem)
         return io.NodeOutput(door.attach(model, attachment))

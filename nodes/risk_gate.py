@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 from comfy_api.latest import io, ui
 
 from ..carnator_core.gate import Thresholds
 from ..carnator_core.hosts import comfy as door
 from ..carnator_core.request import MODES, Settings
 from ..carnator_core.reuse import Verdict
+from . import profiles
 from .types import DecisionResult, DecisionType, ProbeResult, ProbeType, advanced
 
 
@@ -31,7 +30,7 @@ class CarnatorRiskGate(io.ComfyNode):
                 io.Float.Input("motion", default=t.motion, min=0.0, max=1.0, step=0.01, tooltip="Largest difference of movement, as a share of the frame."),
                 io.Float.Input("change", default=t.change, min=0.0, max=1.0, step=0.01, tooltip="Largest share of the picture that may change."),
                 *advanced(io.Combo.Input("mode", options=list(MODES), default="ours", tooltip="What an accepted render is used for; see the help page."),
-                          io.String.Input("profile", default="", multiline=False, tooltip="A profile from Carnator Calibrate (JSON text); it replaces the thresholds above.")),
+                          io.String.Input("profile", default="", multiline=False, tooltip="A profile from Carnator Calibrate, by its name or as JSON text; it replaces the thresholds above.")),
             ],
             outputs=[DecisionType.Output(display_name="decision"), io.String.Output(display_name="report")],
         )
@@ -39,21 +38,16 @@ class CarnatorRiskGate(io.ComfyNode):
     @classmethod
     def execute(cls, probe: ProbeResult, size: float, shape: float, colour: float, motion: float, change: float,
                 mode: str = "ours", profile: str = "") -> io.NodeOutput:
-        thresholds = Thresholds(size, shape, colour, motion, change)
-        if profile.strip():
-            try:
-                thresholds = Thresholds.from_dict(json.loads(profile)["thresholds"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise RuntimeError(f"the profile is not one that Carnator Calibrate wrote ({error}); leave it empty or "
-                                   "paste the whole JSON text") from error
+        held, problem = profiles.find(profile)
+        thresholds = held.thresholds if held is not None else Thresholds(size, shape, colour, motion, change)
         settings = Settings.of({**probe.settings, "mode": mode})
-        if probe.run is None:
-            verdict = Verdict(False, probe.reason)
+        if probe.run is None or problem:
+            verdict = Verdict(False, problem or probe.reason)
         elif not probe.candidates:
             verdict = Verdict(False, probe.reason or "nothing similar is remembered yet")
         else:
             verdict = door.judge_probe(probe.run, probe.candidates, probe.bank.bank if probe.bank else None,
-                                       probe.inputs["model"], probe.vae, thresholds, settings)
+                                       probe.inputs["model"], probe.vae, thresholds, settings, held)
         head = "HIT: " if verdict.accepted else "MISS: "
         text = "\n".join([head + verdict.reason, *verdict.report])
         probe.settings = settings.plain()

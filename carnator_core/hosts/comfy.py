@@ -23,6 +23,7 @@ from ..decide import Candidate, candidates, is_repeat, judge
 from ..gate import Thresholds
 from ..history import History
 from ..observe import AttentionReader, Window
+from ..profile import UNCERTIFIED, Profile
 from ..prompt import parse, token_slots
 from ..recall import text_vector
 from ..record import Trajectory
@@ -48,7 +49,8 @@ class Attachment:
 
     bank: None remembers nothing. text: prompt text when the conditioning does not carry it. vae: decodes the probe's
     last frame for colours (None: the latent format's RGB factors). say(text): the node's status line.
-    preset: goes on from a probe (granular nodes) instead of deciding anew.
+    preset: goes on from a probe (granular nodes) instead of deciding anew. profile: replaces thresholds and scale.
+    problem: why no reuse may be considered ("a profile that does not exist"); only the very same render is replayed then.
     """
 
     settings: Settings
@@ -61,10 +63,17 @@ class Attachment:
     done: Callable[[dict[str, Any]], None] = lambda summary: None
     stop_after_probe: bool = False
     preset: tuple[Probe, Verdict] | None = None
+    profile: Profile | None = None
+    problem: str = ""
     runs: dict[int, Run] = field(default_factory=dict)
     last: Run | None = None
     candidates: list[Candidate] = field(default_factory=list)
     recall_reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.profile is not None:
+            self.thresholds = self.profile.thresholds
+            self.scale = self.profile.scale or self.scale
 
 
 def attach(model: Any, attachment: Attachment) -> Any:
@@ -177,6 +186,8 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
         except (OSError, BankError) as error:
             reason = f"the bank cannot be read ({error})"
             log.warning("Carnator: %s; rendering densely.", reason)
+    if attachment.problem:
+        found, reason = [], attachment.problem
     attachment.candidates, attachment.recall_reason = found, reason
 
     def decide(probe: Probe) -> Verdict:
@@ -185,6 +196,7 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
         verdict = judge(request, probe, found, lambda i: _load(attachment.bank, i),
                         _signature(attachment, patcher, probe), attachment.thresholds.scaled(settings.strictness),
                         attachment.scale, settings)
+        verdict = _vouched(verdict, attachment, request)
         log.info("Carnator gate:\n%s", storing.ascii_only("\n".join(verdict.report)))
         return verdict
 
@@ -255,12 +267,26 @@ def _signature(attachment: Attachment, patcher: Any, probe: Probe) -> Signature:
 
 
 def judge_probe(run: Run, found: list[Candidate], bank: Bank | None, patcher: Any, vae: Any, thresholds: Thresholds,
-                settings: Settings) -> Verdict:
+                settings: Settings, profile: Profile | None = None) -> Verdict:
     """The gate for a probe that stopped (granular nodes)."""
-    attachment = Attachment(settings, bank, vae=vae)
+    attachment = Attachment(settings, bank, thresholds, vae=vae, profile=profile)
     probe = run.finish_probe()
-    return judge(run.request, probe, found, lambda i: _load(bank, i), _signature(attachment, patcher, probe),
-                 thresholds.scaled(settings.strictness), attachment.scale, settings)
+    verdict = judge(run.request, probe, found, lambda i: _load(bank, i), _signature(attachment, patcher, probe),
+                    attachment.thresholds.scaled(settings.strictness), attachment.scale, settings)
+    return _vouched(verdict, attachment, run.request)
+
+
+def _vouched(verdict: Verdict, attachment: Attachment, request: Request) -> Verdict:
+    """The verdict with what can be said of its thresholds: in the report always, in the reason of a hit by a profile."""
+    profile = attachment.profile
+    if profile is None:
+        own = "the default ones" if attachment.thresholds == Thresholds() else "set by hand"
+        standing = f"{UNCERTIFIED}: {own}"
+    else:
+        standing = profile.standing(request.identity, attachment.settings)
+    named = f"profile {profile.name!r}" if profile is not None else "thresholds"
+    reason = f"{verdict.reason}; {named} {standing}" if profile is not None and verdict.accepted else verdict.reason
+    return replace(verdict, reason=reason, certificate=standing, report=[f"{named}: {standing}", *verdict.report])
 
 
 def rescoped(run: Run, verdict: Verdict, settings: Settings) -> Verdict:
@@ -293,7 +319,7 @@ def _close(attachment: Attachment, run: Run, guider: Any, seed: Any, seconds: fl
     if facts["decision"] == "hit":
         storing.touch(attachment.bank, facts["history"], max(0.0, facts["saved"]))
         if run.verdict is not None:
-            storing.note(attachment.bank, run.verdict, run.request, attachment.settings.mode, facts["saved"])
+            storing.note(attachment.bank, run.verdict, run.request, attachment.settings, facts["saved"])
     elif attachment.settings.record and run.stored_whole and run.phase is Phase.DENSE:
         storing.store(attachment.bank, storing.history_of(run, guider.model_patcher, attachment.vae, seed, seconds))
 

@@ -13,8 +13,9 @@ import torch
 from .. import verdicts
 from ..bank import Bank, BankError, BankRefusal
 from ..history import History
+from ..profile import model_of, shape_class
 from ..record import storage_dtype
-from ..request import Request
+from ..request import Request, Settings
 from ..reuse import Run, Verdict
 from ..signature import signature
 from ..verdicts import Hit, new_hit_id
@@ -63,13 +64,14 @@ def touch(bank: Bank, entry: str, saved: float) -> None:
     _thread.submit(_touch, bank, entry, saved)
 
 
-def note(bank: Bank, verdict: Verdict, request: Request, mode: str, saved: float) -> None:
+def note(bank: Bank, verdict: Verdict, request: Request, settings: Settings, saved: float) -> None:
     """Remember a hit for the creator to judge, in the background. A replay has nothing to judge: it is the very same render."""
     if verdict.decision is None or verdict.history is None:
         return
     hit = Hit(id=new_hit_id(), history=verdict.history_id, history_prompt=verdict.history.prompt,
-              prompt=str(request.facts.get("text", "")), mode=mode, similarity=verdict.similarity,
-              distances=verdict.decision.distances, saved=saved, date=time.time())
+              prompt=str(request.facts.get("text", "")), mode=settings.mode, similarity=verdict.similarity,
+              distances=verdict.decision.distances, saved=saved, date=time.time(), model=model_of(request.identity),
+              shape_class=shape_class(request.identity), probe=settings.probe, tolerance=settings.tolerance)
     _thread.submit(_note, bank, hit)
 
 
