@@ -20,6 +20,7 @@ from demo.setup import DISK_GB, ROOT, Installed, SetupError, cache_root, ensure
 # Commands whose modules may or may not be part of this checkout, and what they do.
 TOOLS = {
     "explain": "compare two prompts: their entities, what corresponds, and why reuse would be refused",
+    "calibrate": "choose the gate's thresholds from labelled pairs and certify them on others",
     "adopt": "put the pack's node into an existing workflow file",
 }
 

@@ -89,10 +89,10 @@ def _pair(row: Mapping[str, Any], number: int) -> Pair:
     safe = row.get("safe")
     if not isinstance(safe, bool | None) or safe is None and not (row.get("quality") and row.get("dense")):
         raise ValueError('"safe" has to be true or false')
-    metrics = [{str(k): math.nan if v is None else float(v) for k, v in row.get(side, {}).items()}
-               for side in ("quality", "dense")]
+    quality, dense = ({str(k): math.nan if v is None else float(v) for k, v in row.get(side, {}).items()}
+                      for side in ("quality", "dense"))
     return Pair(distances, safe, row.get("admissible", True) is True, str(row.get("request", f"line {number}")),
-                str(row.get("source", "bench")), *metrics, {k: row[k] for k in _FOR if row.get(k) is not None})
+                str(row.get("source", "bench")), quality, dense, {k: row[k] for k in _FOR if row.get(k) is not None})
 
 
 def pairs_of(labels: Sequence[Label]) -> list[Pair]:
@@ -161,13 +161,16 @@ def calibrate(pairs: Sequence[Pair], name: str, alpha: float = ALPHA, confidence
 def merged(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The facts of several pairs as those of one profile; what some of them leave open, the others say.
 
-    Raises ValueError where two say different things.
+    Of forecast tolerances the tightest is kept: looser renders may only be less safe. Raises ValueError where two say
+    different things.
     """
     found: dict[str, Any] = {}
     for one in facts:
         for name, value in one.items():
             if name == "settings":
                 value = merged([found.get(name, {}), value])
+            elif name == "tolerance":
+                value = min(found.get(name, value), value)
             elif found.get(name, value) != value:
                 raise ValueError(f"the pairs are of more than one {name.replace('_', ' ')}, and a profile is for one: "
                                  f"{found[name]} and {value}; say which one is meant")
@@ -194,7 +197,7 @@ def _report(profile: Profile, made: Mapping[str, Any]) -> str:
              f"tried on {made['tried']} others: {made['accepted']} accepted ({made['coverage']:.0%}), {made['unsafe']} unsafe",
              describe(profile.certificate) if profile.certificate is not None
              else "uncertified: nothing was accepted, so nothing could be certified"]
-    if made["bound"] > made["alpha"] > 0:
+    if profile.certificate is not None and made["bound"] > made["alpha"] > 0:
         enough = needed(made["alpha"], made["confidence"], made["unsafe"])
         lines.append(f"for a bound of {made['alpha']:.0%} at {made['confidence']:.0%}, {enough} accepted pairs are needed "
                      f"with {made['unsafe']} unsafe among them")
@@ -208,3 +211,17 @@ def pack_version() -> str:
     """The version that pyproject.toml states."""
     text = (Path(__file__).resolve().parent.parent / "pyproject.toml").read_text(encoding="utf-8")
     return str(tomllib.loads(text)["project"]["version"])
+
+
+def tolerances_of(text: str) -> dict[str, float]:
+    """ "alignment=0.05, psnr=1" as {metric: Delta_m}; an empty text gives none. Raises ValueError for anything else."""
+    found = {}
+    for part in filter(None, (p.strip() for p in text.replace(";", ",").split(","))):
+        name, equals, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name.strip() or not 0.0 <= found[name.strip()] < math.inf:
+            raise ValueError(f"a tolerance is written as metric=number, the number at least 0, not {part!r}")
+    return found

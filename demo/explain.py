@@ -31,12 +31,18 @@ def load_pack() -> Any:
     return importlib.import_module("carnator.carnator_core.explain")
 
 
+def stand(name: str) -> Path:
+    """A path as the person means it: run.py starts us in the checkout, not where they stand."""
+    path = Path(name)
+    if path.is_absolute():
+        return path
+    here = Path(os.environ.get("PWD", "")) / path
+    return here if here.exists() or not path.exists() else path
+
+
 def read_pairs(name: str) -> list[dict[str, Any]]:
     """Rows {"a": ..., "b": ...} of a JSON-lines file; "-" is standard input. Raises ValueError that names the line."""
-    path = Path(name)
-    if not path.is_absolute() and not path.exists():  # run.py starts us in the checkout, not where the person stands
-        path = Path(os.environ.get("PWD", "")) / name
-    text = sys.stdin.read() if name == "-" else path.read_text(encoding="utf-8")
+    text = sys.stdin.read() if name == "-" else stand(name).read_text(encoding="utf-8")
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

@@ -7,6 +7,7 @@ from pathlib import Path
 from comfy_api.latest import ComfyExtension, io
 
 from .bank_loader import CarnatorBankLoader
+from .calibrate import CarnatorCalibrate
 from .demo_clip import CarnatorDemoText
 from .dense_fallback import CarnatorDenseFallback
 from .joint_reuse import CarnatorJointReuse
@@ -25,6 +26,7 @@ NODE_CLASS_MAPPINGS = {
     "CarnatorJointReuseSampler": CarnatorJointReuse,
     "CarnatorDenseFallback": CarnatorDenseFallback,
     "CarnatorReuse": CarnatorReuse,
+    "CarnatorCalibrate": CarnatorCalibrate,
     "CarnatorDemoTextEncoder": CarnatorDemoText,
 }
 

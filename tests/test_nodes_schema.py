@@ -31,7 +31,10 @@ FROZEN = {
     "CarnatorDenseFallback": ("probe",),
     "CarnatorReuse": (
         "model", "pace", "noise", "bank", "vae", "probe_steps", "strictness", "mode", "active_radius", "context_radius",
-        "window_start", "window_end", "remember", "subject",
+        "window_start", "window_end", "remember", "subject", "profile",
+    ),
+    "CarnatorCalibrate": (
+        "profile", "pairs", "risk", "confidence", "bank", "tolerances", "model", "shape", "mode", "split_seed",
     ),
     "CarnatorDemoTextEncoder": (),
 }  # fmt: skip
@@ -114,7 +117,7 @@ def test_the_host_can_publish_it(name: str, classes: dict[str, Any]) -> None:
 
 @pytest.mark.host
 def test_every_output_node_shows_something(classes: dict[str, Any]) -> None:
-    assert [n for n in FROZEN if classes[n].GET_SCHEMA().is_output_node] == ["CarnatorEvidenceRegionViewer"]
+    assert [n for n in FROZEN if classes[n].GET_SCHEMA().is_output_node] == ["CarnatorEvidenceRegionViewer", "CarnatorCalibrate"]
 
 
 @languages
