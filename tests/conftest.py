@@ -88,6 +88,8 @@ def _installed() -> Any:
 
 async def _nodes_of_host() -> Any:
     """Start what the host starts before its server listens, and register the pack's nodes as its loader would."""
+    # As the host's main.py does, first: nodes.py puts the host's comfy/ on the path, whose utils.py would stand for utils/.
+    importlib.import_module("utils.extra_config")
     import carnator
     import nodes
     import server

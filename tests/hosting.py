@@ -35,12 +35,17 @@ def randomised(module: torch.nn.Module, seed: int) -> dict[str, Tensor]:
 
 def loaded(state: dict[str, Tensor], config: dict[str, Any] | None = None) -> Any:
     """A model patcher through the host's own detection and loading."""
+    import inspect
     import json
 
     import comfy.sd
 
     metadata = {"config": json.dumps({"transformer": config})} if config else None
-    patcher = comfy.sd.load_diffusion_model_state_dict(dict(state), metadata=metadata)
+    if "metadata" in inspect.signature(comfy.sd.load_diffusion_model_state_dict).parameters:
+        patcher = comfy.sd.load_diffusion_model_state_dict(dict(state), metadata=metadata)
+    else:  # ComfyUI 0.3.64 reads it from whole checkpoints alone
+        whole = {f"model.diffusion_model.{name}": value for name, value in state.items()}
+        patcher = comfy.sd.load_state_dict_guess_config(whole, False, False, metadata=metadata)[0]
     assert patcher is not None, "the host did not recognise the test model"
     return patcher
 
