@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ TOOLS = {
     "calibrate": "choose the gate's thresholds from labelled pairs and certify them on others",
     "adopt": "put the pack's node into an existing workflow file",
 }
+STANDALONE = {"adopt"}  # these need the standard library alone, and no set-up
 
 
 def say(line: str) -> None:
@@ -58,6 +60,10 @@ def run_module(name: str, arguments: Sequence[str]) -> NoReturn:
     if module is None:
         sys.exit(f"carnator: this checkout has no {name} (no demo/{name}.py, no bench/{name}.py)")
     become(ensure(say), ["-m", module, *arguments])
+
+
+def run_here(options: argparse.Namespace) -> NoReturn:
+    sys.exit(importlib.import_module(str(module_of(options.command))).main(options.more))
 
 
 def demo(options: argparse.Namespace) -> NoReturn:
@@ -151,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in TOOLS.items():
         if module_of(name):
             one = commands.add_parser(name, help=text, add_help=False)
-            one.set_defaults(run=lambda options: run_module(options.command, options.more))
+            one.set_defaults(run=run_here if name in STANDALONE else lambda options: run_module(options.command, options.more))
     return top
 
 

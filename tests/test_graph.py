@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from carnator.demo.graph import BYPASSED, MUTED, GraphError, to_prompt
+from carnator.demo.graph import to_prompt
+from carnator.demo.wires import BYPASSED, MUTED, GraphError
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).parent / "data" / "workflows"
