@@ -170,7 +170,7 @@ class Run:
         if kept is not None:
             self.counts.replayed += 1
             return kept
-        if self.phase is Phase.DENSE and self._forecaster is not None:
+        if self.phase is Phase.DENSE and self._forecaster is not None and step >= self.settings.probe:
             return self._step_cache(sigma, step, compute)
         reader = None
         if step == self.settings.probe - 1 and self._reader is None and self.probe is None:
@@ -179,6 +179,8 @@ class Run:
             self.say(f"probing {step + 1}/{self.settings.probe}")
         prediction = self._compute(compute, reader=reader, connect=self._recording(sigma))
         self.own.add(sigma, self._kept(prediction))
+        if self._forecaster is not None and self._pace is not None:  # the probe's steps, after a refused noise
+            self._pace.computed(self._forecaster.observe(sigma, prediction.detach().clone()))
         return prediction
 
     def _recording(self, sigma: float) -> Recording | None:
@@ -239,14 +241,16 @@ class Run:
         self.say(verdict.reason)
         if not verdict.accepted:
             self.phase = Phase.DENSE
+            away = self.noise is not None  # the pass began from a history's noise: the creator gets their own render
+            if away:
+                self.noise, self.own, self.probe, self._reader = None, Trajectory(), None, None
             if self.settings.miss_tolerance > 0:
                 self.stored_whole = False
                 self._forecaster = Forecaster()
                 self._pace = Pace(self.settings.miss_tolerance, self.settings.longest)
-                for s, p in zip(self.own.sigmas, self.own.predictions, strict=False):
+                for s, p in zip(self.own.sigmas, self.own.predictions, strict=True):
                     self._pace.computed(self._forecaster.observe(s, p))
-            if self.noise is not None:  # the pass began from a history's noise: the creator gets their own render
-                self.noise, self.own, self.probe, self._reader = None, Trajectory(), None, None
+            if away:
                 raise Restart(self.request.noise)
             return
         assert verdict.history is not None

@@ -47,6 +47,7 @@ class CarnatorReuse(io.ComfyNode):
                     io.Boolean.Input("remember", default=True, tooltip="Whether dense renders are added to the bank."),
                     io.String.Input("subject", default="", tooltip="A short text that stands for a long prompt when renders are compared."),
                     io.String.Input("profile", default="", optional=True, tooltip="A profile from Carnator Calibrate, by its name or as JSON text; it replaces the default thresholds."),
+                    io.Float.Input("miss_tolerance", default=s.miss_tolerance, min=0.0, max=1.0, step=0.01, optional=True, tooltip="On a miss: error accepted of a step forecast from the render's own course. 0 computes every step."),
                 ),
             ],
             outputs=[io.Model.Output(display_name="model")],
@@ -58,11 +59,11 @@ class CarnatorReuse(io.ComfyNode):
                 mode: str = "ours", active_radius: int = Settings.active, context_radius: int = Settings.context,
                 window_start: float = Settings.window[0], window_end: float = Settings.window[1], remember: bool = True,
                 subject: str = "", bank: BankHandle | None = None, vae: Any = None,
-                profile: str = "") -> io.NodeOutput:
+                profile: str = "", miss_tolerance: float = Settings.miss_tolerance) -> io.NodeOutput:
         handle = bank if bank is not None else BankHandle(banks.open_bank())
         settings = Settings(probe=probe_steps, noise=SEED[noise], mode=mode, tolerance=PACE[pace], active=active_radius,
                             context=context_radius, window=(window_start, window_end), strictness=strictness,
-                            record=remember and handle.record, subject=subject)
+                            record=remember and handle.record, subject=subject, miss_tolerance=miss_tolerance)
         node = cls.hidden.unique_id
         held, problem = profiles.find(profile)
         attachment = door.Attachment(settings, handle.bank, text=prompt_of(cls.hidden.prompt, node), vae=vae,

@@ -31,7 +31,7 @@ FROZEN = {
     "CarnatorDenseFallback": ("probe",),
     "CarnatorReuse": (
         "model", "pace", "noise", "bank", "vae", "probe_steps", "strictness", "mode", "active_radius", "context_radius",
-        "window_start", "window_end", "remember", "subject", "profile",
+        "window_start", "window_end", "remember", "subject", "profile", "miss_tolerance",
     ),
     "CarnatorCalibrate": (
         "profile", "pairs", "risk", "confidence", "bank", "tolerances", "model", "shape", "mode", "split_seed",

@@ -431,6 +431,17 @@ def test_a_miss_may_forecast_from_its_own_slope_when_asked_to_and_is_then_not_ke
     assert float((output - reference).norm() / reference.norm()) < 0.2
 
 
+def test_a_miss_after_an_adopted_noise_forecasts_from_its_own_steps_alone() -> None:
+    made = run(Verdict(False, "nothing fits"), settings=Settings(probe=PROBE, miss_tolerance=0.2))
+    made.noise = OTHER_NOISE
+    sampler = Sampler(made)
+    sampler.render()
+    alone = Sampler(run(settings=Settings(probe=PROBE, miss_tolerance=0.2)))
+    alone.render()
+    assert made.counts.forecast > 0 and sampler.passes[0] is OTHER_NOISE
+    assert torch.equal(sampler.states[-1], alone.states[-1])
+
+
 def test_a_schedule_that_never_leaves_the_probe_stays_undecided() -> None:
     sampler = Sampler(run(settings=Settings(probe=STEPS + 1)))
     assert torch.equal(sampler.render(), dense().states[-1])
