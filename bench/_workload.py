@@ -89,7 +89,7 @@ def _kinds(scene: Scene) -> list[str]:
 
 def workload(histories: int, requests: int, seed: int, variants: int = 4, shared: float = 0.6) -> Workload:
     """A bank of `histories` (themes of `variants` prompts each) and `requests`, kinds in turn, `shared` of them from
-    their theme's own seed. Requests never repeat a remembered prompt. Deterministic in `seed`."""
+    their theme's own seed. Requests never repeat a remembered prompt, nor each other. Deterministic in `seed`."""
     rng = random.Random(seed)
     themes = [first_scene(rng) for _ in range(-(-histories // variants))]
     seeds = [rng.randrange(2**31) for _ in themes]
@@ -103,6 +103,7 @@ def workload(histories: int, requests: int, seed: int, variants: int = 4, shared
         past += [Past(prompt_of(s), seeds[number], number) for s in scenes]
     past = past[:histories]
     known = {p.prompt for p in past}
+    asked: set[tuple[str, int]] = set()
     asks: list[Ask] = []
     for kind in _turns(requests):
         while True:
@@ -110,8 +111,9 @@ def workload(histories: int, requests: int, seed: int, variants: int = 4, shared
             if kind not in _kinds(themes[number]):
                 continue
             prompt = prompt_of(changed(themes[number], kind, rng))
-            if prompt not in known:
+            if prompt not in known and (prompt, number) not in asked:
                 break
+        asked.add((prompt, number))
         same = rng.random() < shared
         asks.append(Ask(prompt, seeds[number] if same else rng.randrange(2**31), number, kind, same))
     return Workload(tuple(past), tuple(asks))

@@ -26,7 +26,7 @@ from carnator.carnator_core.observe import AttentionReader
 from carnator.carnator_core.prompt import parse, token_slots
 from carnator.carnator_core.signature import signature
 from carnator.demo import scorer, world
-from carnator.demo.evaluate import token_mask
+from carnator.demo.evaluate import picture, token_mask
 from torch import Tensor
 
 from . import _stage as stage
@@ -79,7 +79,7 @@ def localisation(theatre: stage.Stage, prompts: int, seed: int = 3) -> list[Row]
         model, readers = watched(theatre, prompt, LENGTHS)
         latent, _ = theatre.sample(model, prompt, 1000 + number)
         step("localisation")
-        _, masks = scorer.look(theatre.video(latent))
+        _, masks = scorer.look(picture(latent[None])[0])
         if not len(masks):
             continue  # the model drew nothing that could be found
         count = grid[0] * grid[1] * grid[2]
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a few prompts and rounds: a smoke test, not a measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     options = parser.parse_args(arguments)
-    theatre = stage.Stage(steps=20 if options.quick else 50)
+    theatre = stage.Stage(steps=20 if options.quick else 50, halved=True)
     print(f"The early probe, on {stage.machine()}; {theatre.steps} steps")
     rows = localisation(theatre, 8 if options.quick else 104)
     print("\nEvidence Region after the probe's last step against the object in the finished clip (IoU)")
