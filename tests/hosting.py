@@ -5,6 +5,7 @@ Nothing here imports the host before a function is called; the `comfy` fixture h
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,7 +36,6 @@ def randomised(module: torch.nn.Module, seed: int) -> dict[str, Tensor]:
 
 def loaded(state: dict[str, Tensor], config: dict[str, Any] | None = None) -> Any:
     """A model patcher through the host's own detection and loading."""
-    import inspect
     import json
 
     import comfy.sd
@@ -202,7 +202,16 @@ def node(name: str, graph: dict[str, Any] | None = None) -> Any:
     from carnator.nodes import NODE_CLASS_MAPPINGS
 
     hidden = {"UNIQUE_ID": "1", "PROMPT": graph or {}}
-    return NODE_CLASS_MAPPINGS[name].PREPARE_CLASS_CLONE({"hidden_inputs": hidden})
+    prepare = NODE_CLASS_MAPPINGS[name].PREPARE_CLASS_CLONE
+    # ComfyUI 0.3.64 takes the hidden inputs themselves.
+    return prepare(hidden if "hidden_inputs" in inspect.signature(prepare).parameters else {"hidden_inputs": hidden})
+
+
+def run_node(kind: Any, *values: Any) -> Any:
+    """A host node's first output, whichever of the host's two ways of writing nodes it has in this version."""
+    if hasattr(kind, "execute"):
+        return kind.execute(*values).result[0]
+    return getattr(kind(), kind.FUNCTION)(*values)[0]
 
 
 def reuse(model: Any, bank: Any, pace: str = "balanced", noise: str = "any seed (fastest)", **settings: Any) -> Any:

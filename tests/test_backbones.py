@@ -87,15 +87,19 @@ def wan_call(model: Any, rows: int | None) -> tuple[dict[str, Any], Callable[[Te
 
 def ltx_call(model: Any, rows: int) -> tuple[dict[str, Any], Callable[[Tensor, dict[str, Any]], Tensor]]:
     """The same for LTX-Video: vec is [B, rows, 6 D], rows 1 or one a token; the text has a mask."""
-    from comfy.ldm.lightricks.symmetric_patchifier import latent_to_pixel_coords
+    seen: dict[str, Any] = {}
 
-    dim = model.inner_dim
-    _, coords = model.patchifier.patchify(torch.zeros(2, 128, *GRID))
-    pixels = latent_to_pixel_coords(latent_coords=coords, scale_factors=model.vae_scale_factors, causal_fix=False)
-    mask = model._prepare_attention_mask(torch.tensor([[1] * 9 + [0] * 3, [1] * 12]), torch.float32)
-    pe = model._prepare_positional_embeddings(pixels, 25, torch.float32)
-    call = {"img": random(1, 2, COUNT, dim), "txt": random(2, 2, 12, dim), "attention_mask": mask,
-            "vec": random(3, 2, rows, 6 * dim) * 0.3, "pe": pe, "transformer_options": {}}
+    def watch(call: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+        seen.update(call)
+        return extra["original_block"](call)  # type: ignore[no-any-return]
+
+    # Positions and mask as the host's own forward makes them, whatever it calls the functions that do.
+    dim, mask = model.inner_dim, torch.tensor([[1] * 9 + [0] * 3, [1] * 12])
+    options = {"patches_replace": {"dit": {("double_block", 0): watch}}, "cond_or_uncond": [0, 1]}
+    with torch.no_grad():
+        model(random(4, 2, 128, *GRID), torch.full((2,), 0.5), random(9, 2, 12, 4096), mask, transformer_options=options)
+    call = {"img": random(1, 2, COUNT, dim), "txt": random(2, 2, 12, dim), "attention_mask": seen["attention_mask"],
+            "vec": random(3, 2, rows, 6 * dim) * 0.3, "pe": seen["pe"], "transformer_options": {}}
 
     def whole(x: Tensor, arguments: dict[str, Any]) -> Tensor:
         return model.transformer_blocks[0](x.clone(), context=arguments["txt"], timestep=arguments["vec"],

@@ -26,6 +26,7 @@ from hosting import (
     latent,
     node,
     reuse,
+    run_node,
     schedule,
     wan,
 )
@@ -184,7 +185,7 @@ def test_a_guider_with_passes_of_its_own(wan_model: Any, filled: Any, page: Page
 
     def render(model: Any) -> Tensor:
         both = encode("a red ball"), encode("on snow")
-        guider = DualCFGGuider.execute(model, *both, encode(""), 3.0, 2.0, "regular").result[0]
+        guider = run_node(DualCFGGuider, model, *both, encode(""), 3.0, 2.0, "regular")
         return custom(model, Ask(), schedule(model), guider=guider)
 
     assert torch.equal(render(reuse(wan_model, filled)), render(wan_model))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -25,6 +27,12 @@ def _cut(pe: Any, index: Tensor, tokens: int) -> Any:
     return pe
 
 
+@cache
+def _has_key_positions(attention: type) -> bool:
+    """Whether the host's attention takes positions for the keys apart from those for the queries."""
+    return "k_pe" in signature(attention.forward).parameters  # type: ignore[attr-defined]
+
+
 class Ltx:
     """Adapter for `comfy.ldm.lightricks.model.LTXVModel` (video only)."""
 
@@ -44,9 +52,12 @@ class Ltx:
         sa, options = block.attn1, call["transformer_options"]
 
         y = _rms(hidden) * (1 + gather(scale, keys)) + gather(shift, keys)
-        y = sa(y.index_select(1, place), context=y, pe=_cut(call["pe"], active, whole),
-               k_pe=_cut(call["pe"], keys, whole),
-               transformer_options=options)
+        key_pe = _cut(call["pe"], keys, whole)
+        if _has_key_positions(type(sa)):
+            y = sa(y.index_select(1, place), context=y, pe=_cut(call["pe"], active, whole), k_pe=key_pe,
+                   transformer_options=options)
+        else:  # ComfyUI 0.3.64: queries and keys have the same positions, so all keys ask, and the active ones are heard
+            y = sa(y, pe=key_pe, transformer_options=options).index_select(1, place)
         x = hidden.index_select(1, place) + y * gather(gate, active)
         x = x + block.attn2(x, context=call["txt"], mask=call.get("attention_mask"), transformer_options=options)
         y = _rms(x) * (1 + gather(scale_mlp, active)) + gather(shift_mlp, active)
