@@ -9,7 +9,7 @@ noise that the reuse starts from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -31,10 +31,10 @@ from ._workload import Ask, Workload
 RULES = ("text", "paper", "change_map", "ours")
 REUSE = {"text": "joint", "paper": "joint", "change_map": "ours", "ours": "ours"}  # each rule with the reuse it was made for
 NAMES = {"text": (), "paper": ("size", "shape", "colour"), "change_map": ("change",),
-         "ours": ("size", "shape", "colour", "motion", "change")}
+         "ours": ("size", "shape", "colour", "motion", "change", "latent")}
 TOLERANCE = {"alignment": 0.0, "quality": 0.1}  # Delta_m
 TOP = 10
-OPEN = Thresholds(*[float("inf")] * 5)
+OPEN = Thresholds(*[float("inf")] * 6)
 cached_parse = lru_cache(maxsize=8192)(parse)
 
 
@@ -87,7 +87,6 @@ class Lab:
     workload: Workload
     probe: int = 4
     scale: ChangeScale = field(default_factory=ChangeScale)
-    _vectors: Tensor | None = None
     _seen: dict[tuple[str, int], Seen] = field(default_factory=dict)
     _targets: dict[tuple[str, int], Target] = field(default_factory=dict)
     _histories: dict[int, Any] = field(default_factory=dict)
@@ -98,18 +97,20 @@ class Lab:
 
         return recall.text_vector(words.encode([(w, 1.0) for w in words.split(prompt)]))
 
+    @cached_property
+    def vectors(self) -> Tensor:
+        """Text vectors of all histories, [M, D]."""
+        return torch.stack([self.vector(p.prompt) for p in self.workload.histories])
+
     def recalled(self, ask: Ask) -> list[tuple[int, float]]:
         """The top K histories by text similarity, in that order."""
-        if self._vectors is None:
-            self._vectors = torch.stack([self.vector(p.prompt) for p in self.workload.histories])
-        return recall.top_k(self.vector(ask.prompt), self._vectors, TOP)
+        return recall.top_k(self.vector(ask.prompt), self.vectors, TOP)
 
     def shared_first(self, ask: Ask) -> list[tuple[int, float]]:
         """The recalled histories with those of the request's own noise in front, up to K of these however similar the
         others are."""
-        assert self._vectors is not None
         own = [i for i, p in enumerate(self.workload.histories) if p.seed == ask.seed]
-        near = recall.top_k(self.vector(ask.prompt), self._vectors[own], TOP) if own else []
+        near = recall.top_k(self.vector(ask.prompt), self.vectors[own], TOP) if own else []
         first = [(own[i], s) for i, s in near]
         return first + [(i, s) for i, s in self.recalled(ask) if i not in own]
 

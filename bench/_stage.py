@@ -185,7 +185,8 @@ class Stage:
         from carnator.carnator_core.hosts.pictures import tail_frame
         from carnator.carnator_core.signature import signature
 
-        return signature(probe.regions, tail_frame(self.model.model, probe.trajectory.predictions[-1][0]))
+        last = probe.trajectory.predictions[-1][0]
+        return signature(probe.regions, tail_frame(self.model.model, last), last, probe.patch)
 
     @torch.inference_mode()
     def video(self, latent: Tensor) -> Tensor:

@@ -150,7 +150,8 @@ def _after(theatre: stage.Stage, reader: AttentionReader, probe: Any, history: A
     from carnator.carnator_core.hosts.pictures import tail_frame
 
     regions, _ = reader.regions(probe.grid)
-    seen = signature(regions, tail_frame(theatre.model.model, probe.trajectory.predictions[-1][0]))
+    last = probe.trajectory.predictions[-1][0]
+    seen = signature(regions, tail_frame(theatre.model.model, last), last, probe.patch)
     share, _ = predicted_change(probe, history, ChangeScale())
     gate.judge(seen, history.signature or {}, correspondence, limits, share)
 

@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with multiprocessing.get_context("spawn").Pool(options.workers, _start, (work, options.steps)) as pool:
         chosen = choose(gather(pool, _calibrate, [(n,) for n in numbers[:calibrating]], "calibration", options.resume),
                         options.alpha)
-        limits = {"text": Thresholds(*[float("inf")] * 5).to_dict(), **{r: s.thresholds.to_dict() for r, s in chosen.items()}}
+        limits = {"text": lab.OPEN.to_dict(), **{r: s.thresholds.to_dict() for r, s in chosen.items()}}
         rows = gather(pool, _count, [(n, limits, cross) for n in numbers[calibrating:]], "test", options.resume)
     methods = [method(rows, rule, lab.REUSE[rule]) for rule in lab.RULES]
     some = [r for r in rows if r["number"] < cross]

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from .gate import Decision, Thresholds
 
-_NAMES = ("size", "shape", "colour", "motion", "change")
-_LEVELS = 16  # candidate thresholds per discrepancy in the grid search; the line search after it uses all values
+_NAMES = ("size", "shape", "colour", "motion", "change", "latent")
+_CELLS = 1 << 20  # of the grid search; the line search after it uses all values
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def select(samples: Sequence[Sample], alpha: float, names: Sequence[str] = _NAME
 
     Exact on a grid of quantiles (a cumulative histogram over all threshold combinations), then each threshold in turn
     is moved to its best value given the others, until none moves. At equal coverage the smaller risk wins, and every
-    threshold is drawn in to the largest value it accepts. When nothing can be accepted, all thresholds are zero.
+    threshold is drawn in to the largest value it accepts. When nothing can be accepted, all thresholds are zero. A
+    discrepancy that no sample has measured is left out.
     Raises ValueError without samples, or for an alpha outside [0, 1).
     """
     if not samples or not 0.0 <= alpha < 1.0:
@@ -105,7 +106,8 @@ def select(samples: Sequence[Sample], alpha: float, names: Sequence[str] = _NAME
     inside = (values <= best).all(dim=1)
     accepted, wrong = int(inside.sum()), int((inside & unsafe).sum())
     drawn_in = values[inside].amax(dim=0) if accepted else best
-    limits = dict.fromkeys(_NAMES, math.inf) | {n: float(v) for n, v in zip(names, drawn_in, strict=True)}
+    known = {n for s in samples for n, v in s.distances.items() if not math.isnan(v)} if accepted else set(names)
+    limits = dict.fromkeys(_NAMES, math.inf) | {n: float(v) for n, v in zip(names, drawn_in, strict=True) if n in known}
     return Selection(Thresholds(**limits), accepted / len(samples), wrong / max(1, accepted), accepted, len(samples))
 
 
@@ -160,9 +162,10 @@ def _grid_search(values: Tensor, unsafe: Tensor, alpha: float) -> Tensor:
     """The best thresholds on a grid of each discrepancy's quantiles, [names] float64."""
     count, names = values.shape
     levels = []
-    for column in values.T:
-        known = column[column.isfinite() & ~unsafe].unique()
-        picks = torch.linspace(0, len(known) - 1, min(_LEVELS, len(known))).round().long()
+    measured = [column[column.isfinite() & ~unsafe].unique() for column in values.T]
+    most = int(_CELLS ** (1 / max(1, sum(len(known) > 1 for known in measured))) + 1e-9)
+    for known in measured:
+        picks = torch.linspace(0, len(known) - 1, min(most, len(known))).round().long()
         levels.append(known[picks] if len(known) else torch.zeros(1, dtype=torch.float64))
     cells = [torch.searchsorted(level, values[:, i].contiguous()) for i, level in enumerate(levels)]
     kept = torch.ones(count, dtype=torch.bool)

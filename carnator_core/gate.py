@@ -1,8 +1,8 @@
 """The compatibility gate g_tau: may this history serve that request?
 
 Every discrepancy that can be measured must stay under its threshold: the paper's four (size and shape of a substituted
-entity, colour of shared and substituted ones), how entities move, and the share of the picture that the change map
-predicts to change. What cannot be measured is named in the decision and never counted as zero.
+entity, colour of shared and substituted ones), how entities move, their mean latents, and the share of the picture that
+the change map predicts to change. What cannot be measured is named in the decision and never counted as zero.
 
 Modifiers that the prompts do not share (a colour, a count, a direction ...) are differences the creator asked for, so
 the discrepancy they explain is not held against the history; but they must lead to something:
@@ -25,6 +25,7 @@ from .signature import (
     Signature,
     colour_distance,
     displacement,
+    latent_distance,
     motion_distance,
     shape_distance,
     size_distance,
@@ -39,14 +40,15 @@ _MEASURES: dict[str, Callable[[EntitySignature, EntitySignature], float]] = {
     "shape": shape_distance,
     "colour": colour_distance,
     "motion": motion_distance,
+    "latent": latent_distance,
 }
-_SHARED = ("colour", "motion")
-_SUBSTITUTED = ("size", "shape", "colour", "motion")
+_SHARED = ("colour", "motion", "latent")
+_SUBSTITUTED = ("size", "shape", "colour", "motion", "latent")
 
 _EXPLAINS: dict[str, frozenset[str]] = {
-    "colour": frozenset({"colour"}),
-    "material": frozenset({"colour"}),
-    "attribute": frozenset({"colour", "shape"}),
+    "colour": frozenset({"colour", "latent"}),
+    "material": frozenset({"colour", "latent"}),
+    "attribute": frozenset({"colour", "shape", "latent"}),
     "size": frozenset({"size", "shape"}),
     "count": frozenset({"size", "shape"}),
     "action": frozenset({"motion", "shape"}),
@@ -63,7 +65,8 @@ class Thresholds:
     """tau: a discrepancy passes up to and including its threshold; inf leaves it out.
 
     size: |log ratio| of areas. shape: 1 - Dice. colour: CIEDE2000. motion: share of the frame's shorter side.
-    change: predicted share of the picture that changes. The defaults are uncertified.
+    change: predicted share of the picture that changes. latent: relative distance of mean latents, 0..2; left out unless a
+    profile sets it. The defaults are uncertified.
     """
 
     size: float = 0.7
@@ -71,6 +74,7 @@ class Thresholds:
     colour: float = 20.0
     motion: float = 0.12
     change: float = 1.0
+    latent: float = math.inf
 
     def __post_init__(self) -> None:
         for name, value in self._items():
@@ -168,7 +172,8 @@ def judge(
                     return Decision(False, reason, tuple(distances), history_id)
                 value = _MEASURES[name](ours, theirs)
             if math.isnan(value):
-                unmeasured.append(f"{pair[0]}: {name}")
+                if name != "latent" or not math.isinf(thresholds.latent):  # nobody asked for it
+                    unmeasured.append(f"{pair[0]}: {name}")
             else:
                 distances.append(Distance(name, pair[0], value, getattr(thresholds, name), name in explained))
     if seen_change and change_share is not None:
@@ -262,6 +267,8 @@ def _words(d: Distance, history_name: str, target: Signature, history: Signature
         return f"{subject}: another shape here ({d.value:.2f} apart, at most {d.threshold:.2f})"
     if d.name == "colour":
         return f"{subject}: another colour here (difference {d.value:.0f}, at most {d.threshold:.0f})"
+    if d.name == "latent":
+        return f"{subject}: another look here ({d.value:.2f} apart, at most {d.threshold:.2f})"
     (ay, ax), (by, bx) = displacement(ours), displacement(theirs)
     way = "moves the other way here" if ay * by + ax * bx < 0.0 else "moves differently here"
     return f"{subject}: {way} ({d.value:.0%} of the frame apart, at most {d.threshold:.0%})"

@@ -1,4 +1,4 @@
-"""The Early Signature: per entity, where it is, how large, of which colour, and how it moves.
+"""The Early Signature: per entity, where it is, how large, of which colour, how it moves, and its mean latent.
 
 Regions are boolean grids of visual tokens, [T, H, W]. The tail slice is the last latent frame, m(T-1, ., .).
 A discrepancy that has nothing to compare is NaN, never zero: the gate leaves it out and says so.
@@ -7,10 +7,11 @@ A discrepancy that has nothing to compare is NaN, never zero: the gate leaves it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .colour import ciede2000, srgb_to_lab
@@ -25,33 +26,39 @@ class EntitySignature:
 
     region: Evidence Region, [T, H, W] bool. size: A_{r,o}, the share of the tail slice, 0..1. lab: mean CIELAB over
     the region's pixels in the last frame, None without a frame or without a region there. path: centroid (y, x) in
-    tokens per latent frame, [T, 2] float32, NaN where the region is empty.
+    tokens per latent frame, [T, 2] float32, NaN where the region is empty. latent: mean of the guided prediction over the
+    region, all frames, [C] float32; None without a prediction or a region.
     """
 
     region: Tensor
     size: float
     lab: tuple[float, float, float] | None
     path: Tensor
+    latent: Tensor | None = None
 
 
 Signature = dict[str, EntitySignature]
 
 
-def signature(regions: Mapping[str, Tensor], frame: Tensor | None) -> Signature:
-    """S_r = {s_{r,o}} from each entity's Evidence Region and the last decoded frame.
+def signature(regions: Mapping[str, Tensor], frame: Tensor | None, prediction: Tensor | None = None,
+              patch: Sequence[int] = (1, 1, 1)) -> Signature:
+    """S_r = {s_{r,o}} from each entity's Evidence Region, the last decoded frame and the probe's last prediction.
 
     regions: lemma to [T, H, W] bool. frame: [H', W', 3] sRGB 0..1, the last decoded frame (or the latent format's RGB
-    factors); its size may be any, it is laid over the token grid. Raises ValueError for another number of axes.
+    factors); its size may be any, it is laid over the token grid. prediction: guided `denoised`, [C, T', H', W'], of which
+    a token holds `patch` cells. Raises ValueError for another number of axes, or a grid that does not fit.
     """
     if frame is not None and (frame.ndim != 3 or frame.shape[-1] != 3):
         raise ValueError(f"the frame must be [H, W, 3], not {list(frame.shape)}")
+    pooled = None if prediction is None or not regions else _on_tokens(prediction, patch)
     found: Signature = {}
     for name, region in regions.items():
         if region.ndim != 3:
             raise ValueError(f"the region of {name!r} must be [T, H, W], not {list(region.shape)}")
         mask = region.detach().to("cpu", torch.bool)
         lab = None if frame is None else _mean_lab(mask[-1], frame)
-        found[name] = EntitySignature(mask, mask[-1].float().mean().item(), lab, centroids(mask))
+        latent = None if pooled is None else _mean_latent(mask, pooled, name)
+        found[name] = EntitySignature(mask, mask[-1].float().mean().item(), lab, centroids(mask), latent)
     return found
 
 
@@ -99,6 +106,18 @@ def colour_distance(first: EntitySignature, second: EntitySignature) -> float:
     return float(ciede2000(torch.tensor(first.lab), torch.tensor(second.lab)))
 
 
+def latent_distance(first: EntitySignature, second: EntitySignature) -> float:
+    """d_latent = ||a - b|| / mean(||a||, ||b||) of the mean latents (A.1: early states of alike renders lie closer), 0..2.
+
+    It needs no shared noise and no decoding, and sees what colour does not: texture and brightness over all frames.
+    NaN when either has none.
+    """
+    if first.latent is None or second.latent is None or first.latent.shape != second.latent.shape:
+        return math.nan
+    scale = float(first.latent.norm() + second.latent.norm()) / 2.0
+    return float((first.latent - second.latent).norm()) / scale if scale > 0.0 else 0.0
+
+
 def motion_distance(first: EntitySignature, second: EntitySignature) -> float:
     """How differently two entities move: the largest gap between their displacements since the first common frame.
 
@@ -132,13 +151,15 @@ def displacement(entity: EntitySignature) -> tuple[float, float]:
 
 
 def to_tensors(sig: Signature) -> dict[str, Tensor]:
-    """A signature as named tensors, for a safetensors file: `<lemma>/region`, `/path` and, where known, `/lab`."""
+    """A signature as named tensors, for a safetensors file: `<lemma>/region`, `/path` and, where known, `/lab`, `/latent`."""
     out: dict[str, Tensor] = {}
     for name, entity in sig.items():
         out[f"{name}/region"] = entity.region.to(torch.bool).contiguous()
         out[f"{name}/path"] = entity.path.float().contiguous()
         if entity.lab is not None:
             out[f"{name}/lab"] = torch.tensor(entity.lab, dtype=torch.float32)
+        if entity.latent is not None:
+            out[f"{name}/latent"] = entity.latent.float().contiguous()
     return out
 
 
@@ -149,7 +170,8 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Signature:
         region = tensors[f"{name}/region"].to(torch.bool)
         colour = tensors.get(f"{name}/lab")
         lab = None if colour is None else (float(colour[0]), float(colour[1]), float(colour[2]))
-        found[name] = EntitySignature(region, region[-1].float().mean().item(), lab, tensors[f"{name}/path"])
+        found[name] = EntitySignature(region, region[-1].float().mean().item(), lab, tensors[f"{name}/path"],
+                                      tensors.get(f"{name}/latent"))
     return found
 
 
@@ -194,6 +216,23 @@ def _mean_lab(tail: Tensor, frame: Tensor) -> tuple[float, float, float] | None:
     if not bool(mean.isfinite().all()):
         return None
     return float(mean[0]), float(mean[1]), float(mean[2])
+
+
+def _on_tokens(prediction: Tensor, patch: Sequence[int]) -> Tensor:
+    """A [C, T', H', W'] prediction averaged over every patch, the last ones over what they hold: [C, T, H, W] float32."""
+    if prediction.ndim != 4:
+        raise ValueError(f"the prediction must be [C, T, H, W], not {list(prediction.shape)}")
+    return F.avg_pool3d(prediction.detach().float()[None], tuple(patch), ceil_mode=True, count_include_pad=False)[0].cpu()
+
+
+def _mean_latent(mask: Tensor, pooled: Tensor, name: str) -> Tensor | None:
+    """Mean over a [T, H, W] region's tokens, [C]; None when it is empty or not finite. Raises ValueError for another grid."""
+    if mask.shape != pooled.shape[1:]:
+        raise ValueError(f"the region of {name!r} has {list(mask.shape)} tokens, the prediction {list(pooled.shape[1:])}")
+    if not bool(mask.any()):
+        return None
+    mean = pooled[:, mask].mean(dim=1)
+    return mean if bool(mean.isfinite().all()) else None
 
 
 def _cells(pixels: int, tokens: int) -> Tensor:

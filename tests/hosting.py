@@ -219,6 +219,7 @@ def reuse(model: Any, bank: Any, pace: str = "balanced", noise: str = "any seed 
     return node("CarnatorReuse").execute(model, pace, noise, bank=bank, **settings).result[0]
 
 
+GATE_DEFAULTS = {"size": 0.7, "shape": 0.5, "colour": 20.0, "motion": 0.12, "change": 1.0}
 NOTHING_FITS = {"size": 0.0, "shape": 0.0, "colour": 0.0, "motion": 0.0, "change": 0.0}
 NOTHING, ANYTHING = 1e-9, 1e9  # strictness of Carnator Reuse at which no history, or any that corresponds, is accepted
 
@@ -227,9 +228,7 @@ NOTHING, ANYTHING = 1e-9, 1e9  # strictness of Carnator Reuse at which no histor
 def granular(model: Any, bank: Any, ask: Ask, thresholds: dict[str, float] | None = None, probe_steps: int = 4,
              **scope: Any) -> tuple[Tensor, Any]:
     """Probe, gate, and joint reuse or the dense fallback, as the host's executor would run them: (latent, decision)."""
-    from carnator.carnator_core.gate import Thresholds
-
-    limits = thresholds or Thresholds().to_dict()
+    limits = thresholds or GATE_DEFAULTS
     probing = node("CarnatorEarlySignatureProbe")
     probe = probing.execute(model=model, bank=bank, probe_steps=probe_steps, **ask.inputs()).result[0]
     decision = node("CarnatorRiskGate").execute(probe, **limits).result[0]

@@ -27,7 +27,7 @@ from carnator.carnator_core.profile import LARGEST, Profile, model_of, shape_cla
 from carnator.carnator_core.request import Settings
 from carnator.carnator_core.verdicts import Hit, Label
 from carnator.demo.calibrate import main
-from hosting import ANYTHING, Ask, Page, entries, ksampler, node, reuse
+from hosting import ANYTHING, GATE_DEFAULTS, Ask, Page, entries, ksampler, node, reuse
 
 pytest_plugins = ["hosting_fixtures"]
 IDENTITY = Identity({"model": "WAN21", "weights": "0123456789abcdef", "patches": "none", "latent": "16x3x8x8"})
@@ -62,7 +62,7 @@ def test_thresholds_come_near_the_truth_and_are_certified_on_other_pairs() -> No
 
 
 def test_a_bound_that_is_not_reached_says_how_many_pairs_it_takes() -> None:
-    _, report = made(60, alpha=0.05)
+    _, report = made(100, alpha=0.05)
     assert "for a bound of 5% at 95%, 59 accepted pairs are needed with 0 unsafe among them" in report
 
 
@@ -324,5 +324,5 @@ def test_a_profile_that_is_not_there_renders_densely_and_says_so(wan_model: Any,
     assert ksampler(reuse(wan_model, bank, profile="gone", remember=False), ask).equal(stock(ask))
     assert "the profile 'gone' does not exist" in page.lines[-1]
     probe = node("CarnatorEarlySignatureProbe").execute(model=wan_model, bank=bank, probe_steps=4, **ask.inputs()).result[0]
-    decision, report = node("CarnatorRiskGate").execute(probe, **Thresholds().to_dict(), profile="{").result
+    decision, report = node("CarnatorRiskGate").execute(probe, **GATE_DEFAULTS, profile="{").result
     assert not decision.verdict.accepted and report.startswith("MISS: this is not a profile that Carnator Calibrate wrote")

@@ -109,7 +109,7 @@ def test_selection_keeps_its_promise(seed: int, alpha: float) -> None:
 def test_selection_with_nothing_to_gain_or_nothing_to_lose() -> None:
     bad = select([Sample({"size": 0.3}, False), Sample({"size": 0.1}, False)], 0.1)
     assert (bad.accepted, bad.coverage, bad.risk) == (0, 0.0, 0.0)
-    assert bad.thresholds == Thresholds(0.0, 0.0, 0.0, 0.0, 0.0)
+    assert bad.thresholds == Thresholds(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     good = select([Sample({"size": 0.3, "change": 0.2}, True), Sample({"size": math.inf}, True)], 0.1)
     assert good.accepted == 1  # an infinite distance is never accepted
     assert (good.thresholds.size, good.thresholds.change) == (0.3, 0.2)

@@ -13,6 +13,7 @@ from carnator.carnator_core.signature import (
     displacement,
     extents,
     from_tensors,
+    latent_distance,
     motion_distance,
     shape_distance,
     signature,
@@ -112,6 +113,33 @@ def test_descriptors_of_a_moving_box() -> None:
     assert extents(found.region).tolist() == [[3.0, 4.0]] * 3
     assert found.lab == pytest.approx((53.24, 80.09, 67.20), abs=0.05)
     assert displacement(found) == pytest.approx((0.0, 4 / 16))
+
+
+def test_the_mean_latent_is_that_of_the_regions_cells_also_where_patches_reach_over_the_edge() -> None:
+    prediction = torch.zeros(4, 2, 5, 6)
+    prediction[1, :, 4, :2] = 3.0  # the last row of tokens holds one row of cells
+    region = torch.zeros(2, 3, 3, dtype=torch.bool)
+    region[:, 2, 0] = True
+    found = signature({"fox": region}, None, prediction, (1, 2, 2))["fox"]
+    assert found.latent is not None and found.latent.tolist() == [0.0, 3.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match=r"\[2, 3, 3\] tokens, the prediction \[2, 5, 6\]"):
+        signature({"fox": region}, None, prediction)
+    assert signature({"fox": torch.zeros(2, 3, 3, dtype=torch.bool)}, None, prediction, (1, 2, 2))["fox"].latent is None
+    assert signature({"fox": region}, None, prediction * math.nan, (1, 2, 2))["fox"].latent is None
+
+
+def test_latents_are_compared_relative_to_their_size() -> None:
+    region = torch.ones(1, 2, 2, dtype=torch.bool)
+
+    def of(*values: float) -> EntitySignature:
+        return signature({"fox": region}, None, torch.tensor(values).view(-1, 1, 1, 1).expand(-1, 1, 2, 2))["fox"]
+    assert latent_distance(of(3.0, 4.0), of(3.0, 4.0)) == 0.0
+    assert latent_distance(of(3.0, 4.0), of(6.0, 8.0)) == pytest.approx(5.0 / 7.5)
+    assert latent_distance(of(1.0, 0.0), of(-1.0, 0.0)) == pytest.approx(2.0)
+    assert latent_distance(of(0.0, 0.0), of(0.0, 0.0)) == 0.0
+    assert math.isnan(latent_distance(of(1.0, 0.0), signature({"fox": region}, None)["fox"]))
+    back = from_tensors(to_tensors({"fox": of(3.0, 4.0)}))["fox"]
+    assert back.latent is not None and back.latent.tolist() == [3.0, 4.0]
 
 
 @pytest.mark.parametrize(("height", "width"), [(96, 128), (90, 121), (12, 16), (24, 31), (1000, 37)])

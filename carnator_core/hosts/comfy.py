@@ -263,7 +263,8 @@ def _window(backbone: Backbone, diffusion: Any, settings: Settings, scope: Regio
 
 
 def _signature(attachment: Attachment, patcher: Any, probe: Probe) -> Signature:
-    return signature(probe.regions, tail_frame(patcher.model, probe.trajectory.predictions[-1][0], attachment.vae))
+    last = probe.trajectory.predictions[-1][0]
+    return signature(probe.regions, tail_frame(patcher.model, last, attachment.vae), last, probe.patch)
 
 
 def judge_probe(run: Run, found: list[Candidate], bank: Bank | None, patcher: Any, vae: Any, thresholds: Thresholds,

@@ -43,7 +43,7 @@ def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> H
         identity=request.identity, prompt=request.facts["text"] or request.prompt.raw, text_vector=request.text_vector,
         noise=request.noise, sigmas=request.sigmas, call_sigmas=torch.tensor(own.sigmas), denoised=stacked[:, 0].contiguous(),
         uncond=stacked[:, 1].contiguous() if stacked.shape[1] > 1 else None,
-        signature=signature(probe.regions, tail_frame(model, seen, vae)) if probe.regions else None,
+        signature=signature(probe.regions, tail_frame(model, seen, vae), seen, probe.patch) if probe.regions else None,
         facts={"conditioning": request.facts["conditioning"], "sampler": request.facts["sampler"],
                "schedule": request.facts["schedule"], "steps": len(request.sigmas) - 1, "seed": int(seed or 0),
                "subject": run.settings.subject,
