@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from . import change, gate, recall
+from .bank.errors import BankDamaged
 from .change import ChangeScale
 from .gate import Thresholds
-from .history import History, Identity
+from .history import REPEATS, Identity, Remembered
 from .prompt import parse
-from .record import Trajectory
 from .regions import Regions, evidence_union, latent_weights, regions, token_weights
 from .request import Request, Settings
 from .reuse import Probe, Verdict
@@ -36,11 +36,17 @@ class Card(Protocol):
     @property
     def identity(self) -> Identity: ...
     @property
-    def text_vector(self) -> Tensor: ...
-    @property
     def noise_digest(self) -> str: ...
     @property
-    def facts(self) -> Mapping[str, object]: ...
+    def facts(self) -> Mapping[str, Any]: ...
+
+
+class Recall(Protocol):
+    """The lookups of a bank that recall needs (see bank.Bank)."""
+
+    def nearest(self, text_vector: Tensor, identity_digest: str, k: int = 10,
+                noise_digest: str | None = None) -> Sequence[tuple[Card, float]]: ...
+    def identities(self) -> Sequence[Identity]: ...
 
 
 @dataclass(frozen=True)
@@ -53,21 +59,22 @@ class Candidate:
     shares_noise: bool
 
 
-def candidates(request: Request, cards: Sequence[Card], noise_digest: str, settings: Settings,
+def candidates(request: Request, bank: Recall, noise_digest: str, settings: Settings,
                k: int = 10) -> tuple[list[Candidate], str]:
-    """Top-K of `cards` in recall order (those that share the noise first), or none and the reason in words."""
-    if not cards:
-        return [], "the bank is empty: this render will be its first history"
-    usable = [c for c in cards if c.identity.digest() == request.identity.digest()]
-    if not usable:
-        names = sorted({", ".join(c.identity.differs(request.identity)) for c in cards}, key=len)
+    """The K histories of the bank most like the request, those that share its noise first, each K at most; or none and
+    the reason in words."""
+    digest = request.identity.digest()
+    sharing = list(bank.nearest(request.text_vector, digest, k, noise_digest))
+    known = {card.id for card, _ in sharing}
+    ranked = sharing + [both for both in bank.nearest(request.text_vector, digest, k) if both[0].id not in known]
+    if not ranked:
+        names = sorted({", ".join(i.differs(request.identity)) for i in bank.identities() if i != request.identity}, key=len)
+        if not names:
+            return [], "the bank is empty: this render will be its first history"
         return [], f"no history was made with these settings; the closest differs in: {names[0]}"
-    vectors = torch.stack([c.text_vector for c in usable])
-    ranked = recall.top_k(request.text_vector, vectors, k=min(k, len(usable)))
     found: list[Candidate] = []
     reasons: list[str] = []
-    for index, similarity in ranked:
-        card = usable[index]
+    for card, similarity in ranked:
         same = card.noise_digest == noise_digest
         if settings.noise == "mine" and not same:
             reasons.append(f'"{short(card.prompt)}" was rendered from another seed')
@@ -86,7 +93,6 @@ def candidates(request: Request, cards: Sequence[Card], noise_digest: str, setti
             reasons.append("without the prompt's text only renders from the same seed can be compared")
             continue
         found.append(Candidate(card, similarity, correspondence, same))
-    found.sort(key=lambda c: not c.shares_noise)
     if not found:
         return [], reasons[0]
     return found, ""
@@ -102,13 +108,16 @@ def is_repeat(request: Request, card: Card, noise_digest: str) -> bool:
     """Whether a history is this very render: same noise, conditioning, sampler and schedule."""
     facts = card.facts
     return (card.noise_digest == noise_digest and card.identity.digest() == request.identity.digest()
-            and all(facts.get(n) == request.facts.get(n) for n in ("conditioning", "sampler", "schedule")))
+            and all(facts.get(n) == request.facts.get(n) for n in REPEATS))
 
 
-def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Callable[[str], History | None],
-          signature: Signature, thresholds: Thresholds, scale: ChangeScale, settings: Settings) -> Verdict:
+def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Callable[[str], Remembered | None],
+          signature: Signature, thresholds: Thresholds, scale: ChangeScale, settings: Settings,
+          lost: Callable[[BankDamaged], None] = lambda error: None) -> Verdict:
     """The first compatible candidate in recall order, with its regions; or a refusal that says why the first failed.
 
+    load(id) opens a candidate (None: it cannot be read, a miss); lost(error) is told when the one opened last turns out
+    to be unreadable.
     probe's predictions belong to the noise of the first candidate (or the request's own): only candidates that share
     it have a change map.
     """
@@ -119,13 +128,17 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
         history = load(candidate.card.id)
         if history is None:
             continue
-        if history.uncond is None and probe.trajectory.predictions[-1].shape[0] > 1:
+        if history.stack < probe.trajectory.predictions[-1].shape[0]:
             refusals.append(f'"{short(candidate.card.prompt)}" was rendered with a sampler that keeps no unconditional '
                             "prediction, and this sampler needs one")
             continue
         share, changed = None, None
         if torch.equal(history.noise, probe.noise):
-            share, changed = predicted_change(probe, history, scale)
+            try:
+                share, changed = predicted_change(probe, history, scale)
+            except BankDamaged as error:
+                lost(error)
+                continue
         decision = gate.judge(signature, history.signature or {}, candidate.correspondence, thresholds, share,
                               candidate.card.id, own_steps=settings.mode in ("ours", "forecast"))
         report += [f'"{short(candidate.card.prompt)}", text similarity {candidate.similarity:.2f}', gate.report(decision)]
@@ -143,16 +156,16 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
     return Verdict(False, refusals[0] if refusals else "no remembered render could be read", report=report, decision=refused)
 
 
-def predicted_change(probe: Probe, history: History, scale: ChangeScale) -> tuple[float, Tensor]:
+def predicted_change(probe: Probe, history: Remembered, scale: ChangeScale) -> tuple[float, Tensor]:
     """Predicted share of change and the change region [T, H, W], from the probe's last step; the noise is shared."""
     sigma, own = probe.trajectory.sigmas[-1], probe.trajectory.predictions[-1][0]
-    past = Trajectory(history.call_sigmas.tolist(), list(history.denoised)).at(sigma).to(own)
+    past = history.past.at(sigma)[0].to(own)
     energy = change.change_map(own, past, probe.patch).cpu()
     factor = scale.at(sigma)
     return change.predicted_share(energy, factor), change.change_region(energy, factor)
 
 
-def reuse_scope(recompute: Sequence[tuple[str, str]], signature: Signature, history: History, changed: Tensor | None,
+def reuse_scope(recompute: Sequence[tuple[str, str]], signature: Signature, history: Remembered, changed: Tensor | None,
                 probe: Probe, settings: Settings) -> Regions | None:
     """Where the target has to be computed: Evidence Regions of what differs, in the history and in the target, united
     with the change region. None: everywhere, and the history only forecasts."""

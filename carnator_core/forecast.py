@@ -27,7 +27,7 @@ class Forecaster:
 
     history: Lookup | None = None
     weight: Tensor | None = None
-    points: list[tuple[float, Tensor]] = field(default_factory=list)
+    points: list[tuple[float, Tensor, Tensor | None]] = field(default_factory=list)  # sigma, D^q and D^j there
     errors: dict[str, float] = field(default_factory=dict)
     best: str = ""
 
@@ -37,12 +37,13 @@ class Forecaster:
         The error is ||D_forecast - D|| / ||D||, so that it can be compared between steps and models.
         """
         error = float("inf")
+        theirs = self.history(sigma) if self.history is not None else None
         if self.points:
             norm = self._norm(prediction) + 1e-12
-            self.errors = {n: self._norm(self._predict(n, sigma) - prediction) / norm for n in self._available()}
+            self.errors = {n: self._norm(self._predict(n, sigma, theirs) - prediction) / norm for n in self._available()}
             self.best = min(self.errors, key=lambda n: self.errors[n])
             error = self.errors[self.best]
-        self.points = [*self.points[-2:], (float(sigma), prediction)]
+        self.points = [*self.points[-1:], (float(sigma), prediction, theirs)]
         return error
 
     def predict(self, sigma: float) -> Tensor:
@@ -73,20 +74,24 @@ class Forecaster:
             square = square * self.weight.to(square)
         return float(square.sum().sqrt())
 
-    def _predict(self, name: str, sigma: float) -> Tensor:
-        last_sigma, last = self.points[-1]
+    def _predict(self, name: str, sigma: float, theirs: Tensor | None = None) -> Tensor:
+        """By one predictor; theirs: the history's prediction at sigma, when it was looked up already."""
+        last_sigma, last, last_theirs = self.points[-1]
         if name == "repeat":
             return last
+        if name in ("history", "fitted") and theirs is None:
+            assert self.history is not None
+            theirs = self.history(sigma)
         if name == "history":
-            return last + (self.history(sigma) - self.history(last_sigma))  # type: ignore[misc]
-        before_sigma, before = self.points[-2]
+            return last + (theirs - last_theirs)  # type: ignore[operator]
+        before_sigma, before, before_theirs = self.points[-2]
         reach = min(1.0, abs((sigma - last_sigma) / (last_sigma - before_sigma + 1e-12)))
         if name == "slope":
             return last + (last - before) * reach
-        moved = self.history(last_sigma) - self.history(before_sigma)  # type: ignore[misc]
+        moved = last_theirs - before_theirs  # type: ignore[operator]
         a = self._share(last - before, moved)
         rest = (last - before) - a * moved
-        return last + a * (self.history(sigma) - self.history(last_sigma)) + rest * reach  # type: ignore[misc]
+        return last + a * (theirs - last_theirs) + rest * reach  # type: ignore[operator]
 
     @staticmethod
     def _share(own: Tensor, theirs: Tensor) -> Tensor:

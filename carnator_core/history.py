@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from .record import Past
 from .signature import Signature
+
+REPEATS = ("conditioning", "sampler", "schedule")  # facts that, beside identity and noise, make a render repeat exactly
 
 
 @dataclass(frozen=True)
@@ -53,3 +58,45 @@ class History:
     connectivity: dict[str, Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     thumbnail: Tensor | None = None
+
+    @property
+    def stack(self) -> int:
+        """S: 2 when the unconditional predictions were kept, else 1."""
+        return 1 if self.uncond is None else 2
+
+    @property
+    def past(self) -> Past:
+        """The predictions [S, C, T, H, W]."""
+        if self.uncond is None:
+            return Past(self.call_sigmas.tolist(), [d.unsqueeze(0) for d in self.denoised])
+        return Past(self.call_sigmas.tolist(), [torch.stack(both) for both in zip(self.denoised, self.uncond, strict=True)])
+
+
+class Remembered(Protocol):
+    """A history as a run reuses it: its small parts, and its predictions call by call.
+
+    A `History` is one; so is an entry that is read from a disk meanwhile, where any part may raise BankDamaged.
+    """
+
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    @property
+    def noise(self) -> Tensor: ...
+    @property
+    def signature(self) -> Signature | None: ...
+    @property
+    def thumbnail(self) -> Tensor | None: ...
+    @property
+    def stack(self) -> int: ...
+    @property
+    def past(self) -> Past: ...
+    @property
+    def connectivity(self) -> Mapping[str, Tensor]: ...
+
+
+def repeat_key(identity_digest: str, noise_digest: str, facts: Mapping[str, Any]) -> str:
+    """A key, 32 hex digits, that two renders share when one is the other's exact repeat."""
+    parts = [identity_digest, noise_digest, *(str(facts.get(name)) for name in REPEATS)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

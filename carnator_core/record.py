@@ -20,22 +20,17 @@ def same_sigma(a: float, b: float) -> bool:
     return abs(a - b) <= SAME_SIGMA * max(abs(a), abs(b), 1e-3)
 
 
-class Trajectory:
-    """Predictions in the order of the model calls, keyed by sigma. Filled by one sampling run, or read from a history."""
+class Past:
+    """Predictions in the order of the model calls, keyed by sigma, to read only: in memory, or fetched when asked for."""
 
-    def __init__(self, sigmas: Sequence[float] = (), predictions: Sequence[Tensor] = ()) -> None:
+    def __init__(self, sigmas: Sequence[float], predictions: Sequence[Tensor]) -> None:
         if len(sigmas) != len(predictions):
             raise ValueError(f"{len(sigmas)} sigmas for {len(predictions)} predictions; each call needs one of both")
         self.sigmas: list[float] = [float(s) for s in sigmas]
-        self.predictions: list[Tensor] = list(predictions)
+        self.predictions: Sequence[Tensor] = predictions
 
     def __len__(self) -> int:
         return len(self.sigmas)
-
-    def add(self, sigma: float, prediction: Tensor) -> None:
-        """Append one call's prediction [S, C, T, H, W]. The tensor is kept as it is: hand over a copy."""
-        self.sigmas.append(float(sigma))
-        self.predictions.append(prediction)
 
     def call(self, index: int, sigma: float) -> Tensor | None:
         """The prediction of call `index`, if that call was made at this sigma: exact replay. Otherwise None."""
@@ -52,17 +47,38 @@ class Trajectory:
         """
         if not self.sigmas:
             raise ValueError("an empty trajectory has no prediction to serve")
-        exact = [i for i, s in enumerate(self.sigmas) if same_sigma(s, sigma)]
-        if exact:
-            return self.predictions[exact[-1]]
-        above = min((i for i, s in enumerate(self.sigmas) if s > sigma), key=lambda i: (self.sigmas[i], -i), default=None)
-        below = max((i for i, s in enumerate(self.sigmas) if s < sigma), key=lambda i: (self.sigmas[i], i), default=None)
-        if above is None:
-            return self.predictions[below]  # type: ignore[index]
-        if below is None:
-            return self.predictions[above]
+        calls = around(self.sigmas, sigma)
+        if len(calls) == 1:
+            return self.predictions[calls[0]]
+        above, below = calls
         share = (self.sigmas[above] - sigma) / (self.sigmas[above] - self.sigmas[below])
         return torch.lerp(self.predictions[above], self.predictions[below], share)
+
+
+class Trajectory(Past):
+    """Predictions that one sampling run collects."""
+
+    def __init__(self, sigmas: Sequence[float] = (), predictions: Sequence[Tensor] = ()) -> None:
+        super().__init__(sigmas, predictions)
+        self.predictions: list[Tensor] = list(predictions)
+
+    def add(self, sigma: float, prediction: Tensor) -> None:
+        """Append one call's prediction [S, C, T, H, W]. The tensor is kept as it is: hand over a copy."""
+        self.sigmas.append(float(sigma))
+        self.predictions.append(prediction)
+
+
+def around(sigmas: Sequence[float], sigma: float) -> tuple[int, ...]:
+    """The calls from which the prediction at `sigma` is made: one, or the one above and the one below it, in this order.
+
+    Of several calls at one sigma the last. Empty when there are no calls.
+    """
+    exact = [i for i, s in enumerate(sigmas) if same_sigma(s, sigma)]
+    if exact:
+        return (exact[-1],)
+    above = min((i for i, s in enumerate(sigmas) if s > sigma), key=lambda i: (sigmas[i], -i), default=None)
+    below = max((i for i, s in enumerate(sigmas) if s < sigma), key=lambda i: (sigmas[i], i), default=None)
+    return tuple(i for i in (above, below) if i is not None)
 
 
 def storage_dtype(prediction: Tensor, calls: int) -> torch.dtype:

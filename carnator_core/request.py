@@ -52,6 +52,10 @@ class Settings:
         if self.probe < 1:
             raise ValueError(f"probe is {self.probe} steps; it has to be at least 1")
 
+    def follows(self) -> bool:
+        """Whether the history's connectivity is to be followed."""
+        return self.sparse == "auto" and self.mode in ("ours", "joint", "attention")
+
     def plain(self) -> dict[str, Any]:
         """As a dict that JSON can hold."""
         return asdict(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from .backbones.base import Grid
+from .bank.errors import BankDamaged
 from .connectivity import Connectivity, Recorder, worthwhile
 from .forecast import Forecaster, Pace, blend
 from .gate import Decision
-from .history import History
+from .history import Remembered
 from .observe import AttentionReader, Window
-from .record import Trajectory, same_sigma, storage_dtype
+from .record import Past, Trajectory, same_sigma, storage_dtype
 from .regions import Regions
 from .request import Request, Settings
 from .sparse import Connect, Following, Recording
@@ -30,6 +31,7 @@ from .sparse import Connect, Following, Recording
 # Tokens from which the default mode restricts layers to the region. On smaller clips the gathers cost what they save
 # (measured at 192 tokens: the same seconds, 8 dB less); the paper's modes restrict always.
 RESTRICT_FROM = 1024
+DELAYED_S = 0.05  # a step that stood still for the bank for longer than this was delayed
 
 
 class Phase(Enum):
@@ -39,6 +41,7 @@ class Phase(Enum):
     DENSE = "dense"
     REUSE = "reuse"
     REPLAY = "replay"
+    ALONE = "alone"  # the history was lost on the way: from then on every step is computed
 
 
 class Restart(Exception):
@@ -74,7 +77,7 @@ class Verdict:
 
     accepted: bool
     reason: str
-    history: History | None = None
+    history: Remembered | None = None
     history_id: str = ""
     regions: Regions | None = None
     weights: Tensor | None = None  # [T, H, W] of the latent: W of the fusion; None: everywhere the target's own
@@ -102,6 +105,8 @@ class Counts:
     replayed: int = 0
     seconds: float = 0.0
     overhead: float = 0.0  # recall and set-up before the first call
+    waited: float = 0.0  # seconds that the render stood still for the bank, all in all
+    delayed: int = 0  # model calls that stood still for it
     density: list[float] = field(default_factory=list)  # of the attention that followed a history, a value a call
 
 
@@ -110,7 +115,8 @@ class Run:
     """State and decisions of one sampling run.
 
     decide(probe) is asked once, after the probe; reader(step) gives the attention reader for the probe's last step;
-    make_window(regions) the region-restricted layers; dense_only says why no reuse can be considered ("" when it can).
+    make_window(regions) the region-restricted layers; waited() the seconds that the run has stood still for the bank so
+    far; lost(error) is told when the history cannot be read any further.
     """
 
     request: Request
@@ -121,6 +127,8 @@ class Run:
     make_reader: Callable[[], AttentionReader | None]
     make_window: Callable[[Regions], Window | None]
     say: Callable[[str], None] = lambda text: None
+    waited: Callable[[], float] = lambda: 0.0
+    lost: Callable[[BankDamaged], None] = lambda error: None
     stop_after_probe: bool = False
     layers: int = 0  # of the transformer
     device: str = "cpu"  # where it computes
@@ -133,7 +141,7 @@ class Run:
     calls: int = 0
     stored_whole: bool = True  # every recorded prediction was computed by the model at this run's own state
     _reader: AttentionReader | None = None
-    _past: Trajectory | None = None
+    _past: Past | None = None
     _forecaster: Forecaster | None = None
     _pace: Pace | None = None
     _window: Window | None = None
@@ -156,16 +164,28 @@ class Run:
 
     def predict(self, sigma: float, compute: Compute) -> Tensor:
         """The prediction [S, C, T, H, W] that the sampler gets at this call."""
+        before = self.waited()
+        try:
+            return self._predict(sigma, compute)
+        finally:
+            stood = self.waited() - before
+            self.counts.waited += stood
+            self.counts.delayed += stood > DELAYED_S
+
+    def _predict(self, sigma: float, compute: Compute) -> Tensor:
         call, step = self.calls, self.step_of(sigma)
         self.calls += 1
         if self.phase is Phase.PROBE and step >= self.settings.probe:
             self._decide()
         if self.phase is Phase.DENSE and self.probe is None and step >= self.settings.probe:
             self.finish_probe()
-        if self.phase is Phase.REPLAY:
-            return self._replay(call, sigma, compute)
-        if self.phase is Phase.REUSE:
-            return self._reuse(call, sigma, step, compute)
+        if self.phase in (Phase.REPLAY, Phase.REUSE):
+            try:
+                return self._replay(call, sigma) if self.phase is Phase.REPLAY else self._reuse(call, sigma, step, compute)
+            except BankDamaged as error:
+                self._go_on_alone(error)
+        if self.phase is Phase.ALONE:
+            return self._compute(compute)
         kept = self.own.call(call, sigma)
         if kept is not None:
             self.counts.replayed += 1
@@ -237,6 +257,13 @@ class Run:
 
     def adopt(self, verdict: Verdict) -> None:
         """Go on as decided. Raises Restart when the pass so far cannot be continued."""
+        start = None
+        if verdict.accepted:
+            try:
+                start = self._take_up(verdict)
+            except BankDamaged as error:
+                self.lost(error)
+                verdict = replace(verdict, accepted=False, history=None, reason=f"the history that fits cannot be read ({error})")
         self.verdict = verdict
         self.say(verdict.reason)
         if not verdict.accepted:
@@ -253,37 +280,55 @@ class Run:
             if away:
                 raise Restart(self.request.noise)
             return
-        assert verdict.history is not None
-        self.phase, self.stored_whole = Phase.REUSE, False
+        if start is not None:
+            raise Restart(start)
+
+    def _take_up(self, verdict: Verdict) -> Tensor | None:
+        """Set out to reuse the accepted history; returns the noise to start again from, if the pass cannot be continued.
+
+        Raises BankDamaged when the history cannot be read: then nothing is taken up.
+        """
         history = verdict.history
-        stacked = history.denoised.unsqueeze(1)
-        if history.uncond is not None:
-            stacked = torch.stack([history.denoised, history.uncond], 1)
-        self._past = Trajectory(history.call_sigmas.tolist(), list(stacked))
+        assert history is not None
+        past = history.past
+        if verdict.exact:
+            self._past, self.phase, self.stored_whole = past, Phase.REPLAY, False
+            return None
+        noise_differs = not torch.equal(history.noise, self._started_from())
+        connectivity = history.connectivity if self.settings.follows() else {}
+        self._past = past
         if len(self.own):
             self._like = self.own.predictions[-1]
-        if verdict.exact:
-            self.phase = Phase.REPLAY
-            return
         forecasting = self.settings.mode in ("ours", "forecast")
-        self._weights = verdict.weights
-        self._pace = Pace(self.settings.tolerance if forecasting else 0.0, self.settings.longest)
-        self._forecaster = Forecaster(self._served, self._weights)
-        for s, p in zip(self.own.sigmas, self.own.predictions, strict=False):
-            self._pace.computed(self._forecaster.observe(s, p))
-        if history.connectivity and self.settings.sparse == "auto" and self.settings.mode in ("ours", "joint", "attention"):
-            self._connectivity = Connectivity.from_tensors(history.connectivity)
+        pace = Pace(self.settings.tolerance if forecasting else 0.0, self.settings.longest)
+        forecaster = Forecaster(self._served, verdict.weights)
+        for s, p in zip(self.own.sigmas, self.own.predictions, strict=True):
+            pace.computed(forecaster.observe(s, p))
+        self._weights, self._pace, self._forecaster = verdict.weights, pace, forecaster
+        self.phase, self.stored_whole = Phase.REUSE, False
+        if connectivity:
+            self._connectivity = Connectivity.from_tensors(dict(connectivity))
         small = self.grid[0] * self.grid[1] * self.grid[2] < RESTRICT_FROM
         region = self.settings.mode in ("joint", "latent") or self.settings.mode == "ours" and not small
         if verdict.regions is not None and region:
             self._window = self.make_window(verdict.regions)
-        noise_differs = not torch.equal(history.noise, self._started_from())
+        if noise_differs:  # the probe belongs to another noise: nothing of it carries over
+            self.own, self.noise = Trajectory(), history.noise
+            self._forecaster.points.clear()
         fused = self._weights is not None and not forecasting
-        if fused or self.settings.resume or noise_differs:
-            if noise_differs:  # the probe belongs to another noise: nothing of it carries over
-                self.own, self.noise = Trajectory(), history.noise
-                self._forecaster.points.clear()
-            raise Restart(history.noise)
+        return history.noise if fused or self.settings.resume or noise_differs else None
+
+    def _go_on_alone(self, error: BankDamaged) -> None:
+        """The history cannot be read any further: the model computes the rest from where the render stands."""
+        self.lost(error)
+        if self.phase is Phase.REPLAY and self.calls == 1:  # nothing was replayed yet: a miss
+            self.phase, self.verdict, self.stored_whole = Phase.PROBE, None, True
+            return
+        self.phase, self._window, self._connectivity = Phase.ALONE, None, None
+        text = f"the history could not be read any further ({error}); the rest is computed"
+        if self.verdict is not None:
+            self.verdict.report.append(text)
+        self.say(text)
 
     def _served(self, sigma: float, call: int = -1) -> Tensor:
         """The history's prediction at sigma: of that very call where it was made alike (heun calls twice at a sigma)."""
@@ -293,7 +338,7 @@ class Run:
             past = self._past.at(sigma)
         return past[: self._like.shape[0]].to(self._like) if self._like is not None else past.float()
 
-    def _replay(self, call: int, sigma: float, compute: Compute) -> Tensor:
+    def _replay(self, call: int, sigma: float) -> Tensor:
         assert self._past is not None
         kept = self._past.call(call, sigma)
         if kept is None:  # another sampler than the history's: interpolate

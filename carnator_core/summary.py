@@ -30,7 +30,7 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
         "prompt": run.request.facts.get("text", ""),
         "steps": len(run.request.sigmas) - 1, "computed": counts.computed, "restricted": counts.restricted,
         "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
-        "overhead_seconds": counts.overhead,
+        "overhead_seconds": counts.overhead, "waited_seconds": counts.waited, "delayed_steps": counts.delayed,
         "density": sum(counts.density) / len(counts.density) if counts.density else 1.0,
         "report": verdict.report if verdict else [], "certificate": verdict.certificate if verdict else "", "grid": list(run.grid),
         "regions": {name: packed(r) for name, r in run.probe.regions.items()} if run.probe else {}, "active": "",
@@ -51,6 +51,8 @@ def closing_line(facts: dict[str, Any]) -> str:
     if facts["restricted"]:
         parts[0] += f" ({facts['restricted']} of them in {facts.get('active_share', 1.0):.0%} of the picture)"
     parts += [f"{facts[n]} {n}" for n in ("forecast", "replayed") if facts[n]]
+    if facts["delayed_steps"]:
+        parts.append(f"{facts['delayed_steps']} steps waited for the disk, {facts['waited_seconds']:.1f} s in all")
     saved = facts["saved"]
     parts.append(f"{facts['seconds']:.1f} s, {saved:.1f} s saved" if saved > 0 else f"{facts['seconds']:.1f} s, nothing saved")
     return f"hit: {facts['reason']}; " + ", ".join(parts)

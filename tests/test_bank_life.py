@@ -7,17 +7,15 @@ import logging
 import shutil
 import sqlite3
 import threading
-import time
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 import torch
 from bank_world import history, same
-from carnator.carnator_core.bank import Ahead, Bank, BankDamaged, BankMissing, BankRefusal
+from carnator.carnator_core.bank import Bank, BankDamaged, BankMissing, BankRefusal
 from carnator.carnator_core.bank.format import prepare
 from carnator.carnator_core.bank.nearest import Nearest
-from carnator.carnator_core.bank.reading import Reading
 from carnator.carnator_core.bank.worth import RECENT_S, Life, victims, worth
 from carnator.carnator_core.history import Identity
 
@@ -332,18 +330,6 @@ def test_import_refuses_what_is_not_sound(tmp_path: Path) -> None:
             target.import_from(io.BytesIO(data[:16] + len(listing).to_bytes(8, "little") + listing))
 
 
-def test_only_the_calls_near_a_sigma(tmp_path: Path) -> None:
-    bank = Bank.open(tmp_path, reserve_bytes=0)
-    stored = history(0)
-    entry_id = bank.add(stored)
-    between = (float(stored.call_sigmas[2]) + float(stored.call_sigmas[3])) / 2
-    near = bank.load(entry_id, near=between)
-    assert same(near.call_sigmas, stored.call_sigmas[2:4])
-    assert same(near.denoised, stored.denoised[2:4])
-    assert same(bank.load(entry_id, near=float(stored.call_sigmas[4])).denoised, stored.denoised[4:5])
-    assert same(bank.load(entry_id, near=7.0).denoised, stored.denoised[:1])
-
-
 def test_nearest_entries_in_order(tmp_path: Path) -> None:
     bank = Bank.open(tmp_path, reserve_bytes=0)
     identity = history().identity.digest()
@@ -377,41 +363,3 @@ def test_nearest_among_many() -> None:
         found = near.top(query, 10)
         assert [value for _, value in found] == pytest.approx(exact.values.tolist(), abs=2e-3)
         assert found[0][0] == ids[500 + int(exact.indices[0])]
-
-
-def test_reading_ahead(tmp_path: Path) -> None:
-    bank = Bank.open(tmp_path, reserve_bytes=0)
-    entry_id = bank.add(history())
-    with bank.reading(entry_id) as reading, Ahead(reading, first=1) as ahead:
-        for i in (1, 2, 3, 5, 0, 4, 4):
-            assert same(ahead.denoised(i), history().denoised[i])
-        assert ahead.waited >= 0
-        with pytest.raises(IndexError):
-            ahead.denoised(6)
-    file = tmp_path / "entries" / entry_id / "steps.safetensors"
-    data = bytearray(file.read_bytes())
-    data[-3] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(BankDamaged), bank.reading(entry_id) as reading, Ahead(reading) as ahead:
-        assert same(ahead.denoised(0), history().denoised[0])
-        ahead.denoised(5)
-    assert bank.entries() == []
-
-
-def test_the_next_calls_are_read_before_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bank = Bank.open(tmp_path, reserve_bytes=0)
-    entry_id = bank.add(history())
-    read: list[int] = []
-    calm = Reading.denoised
-
-    def noted(self: Reading, i: int) -> torch.Tensor:
-        read.append(i)
-        return calm(self, i)
-
-    monkeypatch.setattr(Reading, "denoised", noted)
-    with bank.reading(entry_id) as reading, Ahead(reading, first=1) as ahead:
-        ahead.denoised(1)
-        patience = time.monotonic() + 20
-        while len(read) < 3 and time.monotonic() < patience:
-            time.sleep(0.01)
-    assert read == [1, 2, 3]

@@ -3,57 +3,82 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Self
+from typing import overload
 
 import torch
 from torch import Tensor
 
-from .reading import Reading
+# What lies ready, in bytes: a row of forecast steps asks for one call after another with no computed step in between.
+AHEAD_BYTES = 256 << 20
+LEAST, MOST = 2, 16
+# Calls that were asked for and stay: a restart and interpolation ask for them again.
+KEPT = 4
 
-DEPTH = 2
 
+class Ahead(Sequence[Tensor]):
+    """The predictions of an entry, decoded on `thread` a few calls ahead of the last one asked for.
 
-class Ahead:
-    """Predictions of an open entry, a few calls ahead of the last one asked for. A context manager.
-
-    In pinned memory where there is a CUDA device, so that the copy to it does not wait either. `waited` counts the
-    seconds that callers stood still. The reading must not be used by others meanwhile, and outlives this.
+    read(i) gives call i of `calls`, each of call_bytes; order: the calls that will be asked for, rising; others may be,
+    and are waited for. In pinned memory where there is a CUDA device, so that the copy to it does not wait either.
+    `waited` counts the seconds that callers stood still. For one caller at a time; the thread outlives this.
     """
 
-    def __init__(self, reading: Reading, first: int = 0, depth: int = DEPTH) -> None:
+    def __init__(
+        self, read: Callable[[int], Tensor], calls: int, call_bytes: int, order: Sequence[int], thread: ThreadPoolExecutor
+    ) -> None:
         self.waited = 0.0
-        self._reading = reading
-        self._depth = depth
+        self._read = read
+        self._calls = calls
+        self._order = list(order)
+        self._depth = max(LEAST, min(MOST, AHEAD_BYTES // max(1, call_bytes)))
         self._pin = torch.cuda.is_available()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="carnator-read")
+        self._thread = thread
         self._coming: dict[int, Future[Tensor]] = {}
-        self._fetch(range(first, first + depth))
+        self._asked: deque[int] = deque(maxlen=KEPT)
+        self._fetch(self._order[: self._depth])
 
-    def __enter__(self) -> Self:
-        return self
+    def __len__(self) -> int:
+        return self._calls
 
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def denoised(self, i: int) -> Tensor:
-        """D_i, [C, T, H, W] float32 on the CPU. Raises BankDamaged, BankMissing; IndexError beyond the last call."""
-        if not 0 <= i < self._reading.header.calls:
-            raise IndexError(f"call {i} of {self._reading.header.calls}")
-        for k in [k for k in self._coming if not i <= k <= i + self._depth]:
+    @overload
+    def __getitem__(self, i: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, i: int | slice) -> Tensor | Sequence[Tensor]:
+        """Call i, on the CPU. Raises BankDamaged, BankMissing; IndexError beyond the last call."""
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(self._calls))]
+        if not 0 <= i < self._calls:
+            raise IndexError(f"call {i} of {self._calls}")
+        if i not in self._asked:
+            self._asked.append(i)
+        at = bisect_left(self._order, i)
+        wanted = [i, *self._order[at : at + self._depth + 1]]
+        for k in [k for k in self._coming if k not in wanted and k not in self._asked]:
             self._coming.pop(k).cancel()
-        self._fetch(range(i, i + self._depth + 1))
+        self._fetch(wanted)
         began = time.perf_counter()
         try:
-            return self._coming.pop(i).result()
+            return self._coming[i].result()
         finally:
             self.waited += time.perf_counter() - began
 
-    def _fetch(self, calls: range) -> None:
-        for k in calls:
-            if k < self._reading.header.calls and k not in self._coming:
-                self._coming[k] = self._thread.submit(self._read, k)
+    def clear(self) -> None:
+        """Let go of everything decoded; the thread has to be at rest."""
+        self._coming.clear()
 
-    def _read(self, i: int) -> Tensor:
-        found = self._reading.denoised(i)
-        return found.pin_memory() if self._pin else found
+    def _fetch(self, calls: Sequence[int]) -> None:
+        for k in calls:
+            if k not in self._coming:
+                self._coming[k] = self._thread.submit(self._decode, k)
+
+    def _decode(self, i: int) -> Tensor:
+        found = self._read(i)
+        try:
+            return found.pin_memory() if self._pin else found
+        except RuntimeError:  # no more memory can be pinned: the copy waits a little
+            return found

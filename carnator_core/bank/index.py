@@ -21,7 +21,7 @@ from torch import Tensor
 from .worth import Life
 
 LOG = logging.getLogger("carnator")
-VERSION = 2
+VERSION = 3
 FILE = "index.sqlite"
 BUSY_S = 10.0
 # Result codes that speak of the folder or its locks and not of the file's contents.
@@ -32,11 +32,13 @@ _NO_PLACE = {
 }  # fmt: skip
 _TABLES = """
 CREATE TABLE entries(
-  id TEXT PRIMARY KEY, identity TEXT NOT NULL, bytes INTEGER NOT NULL, dense_seconds REAL NOT NULL,
+  id TEXT PRIMARY KEY, identity TEXT NOT NULL, noise TEXT NOT NULL, render TEXT NOT NULL,
+  bytes INTEGER NOT NULL, dense_seconds REAL NOT NULL,
   used_at REAL NOT NULL, hits INTEGER NOT NULL, seconds_saved REAL NOT NULL, pinned INTEGER NOT NULL,
   created REAL NOT NULL, check_sum INTEGER NOT NULL,
   card BLOB NOT NULL, vector BLOB NOT NULL);
-CREATE INDEX by_identity ON entries(identity);
+CREATE INDEX by_identity ON entries(identity, noise);
+CREATE INDEX by_render ON entries(render);
 CREATE TABLE writes(token TEXT PRIMARY KEY, bytes INTEGER NOT NULL, expires REAL NOT NULL);
 CREATE TABLE readers(token TEXT PRIMARY KEY, entry TEXT NOT NULL, expires REAL NOT NULL);
 """
@@ -46,10 +48,13 @@ _CHECKED = "id, identity, bytes, dense_seconds, created, CAST(card AS BLOB), CAS
 
 @dataclass(frozen=True)
 class Row:
-    """What the index keeps of an entry. card is canonical JSON, vector float32 bytes."""
+    """What the index keeps of an entry. card is canonical JSON, vector float32 bytes; noise is the noise's digest, render
+    the key of its exact repeats."""
 
     id: str
     identity: str
+    noise: str
+    render: str
     size: int
     dense_seconds: float
     life: Life
@@ -117,7 +122,7 @@ class Index:
         """Add or replace an entry."""
         life = row.life
         check = _check(row.id, row.identity, row.size, row.dense_seconds, row.created, row.card, row.vector)
-        values: list[object] = [row.id, row.identity, row.size, row.dense_seconds, life.used_at, life.hits]
+        values: list[object] = [row.id, row.identity, row.noise, row.render, row.size, row.dense_seconds, life.used_at, life.hits]
         values += [life.seconds_saved, life.pinned, row.created, check, row.card, row.vector]
         self._db.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(values))})", values)
 
@@ -125,10 +130,20 @@ class Index:
         """Remove an entry's row, if there is one."""
         self._db.execute("DELETE FROM entries WHERE id=?", (entry_id,))
 
-    def ids(self, identity: str | None = None) -> set[str]:
-        """All ids, or those of one identity."""
+    def ids(self, identity: str | None = None, noise: str | None = None) -> set[str]:
+        """All ids, or those of one identity, or those of it that started from one noise."""
         where, values = (" WHERE identity=?", [identity]) if identity is not None else ("", [])
+        if identity is not None and noise is not None:
+            where, values = f"{where} AND noise=?", [identity, noise]
         return {row[0] for row in self._db.execute(f"SELECT id FROM entries{where}", values)}
+
+    def repeats(self, render: str) -> list[str]:
+        """Ids of the entries with this key of an exact repeat, the latest first."""
+        return [row[0] for row in self._db.execute("SELECT id FROM entries WHERE render=? ORDER BY created DESC, id", [render])]
+
+    def one_of_each_identity(self) -> list[str]:
+        """The id of one entry of every identity."""
+        return [row[0] for row in self._db.execute("SELECT min(id) FROM entries GROUP BY identity ORDER BY max(created) DESC")]
 
     def lives(self, identity: str | None = None, ids: Sequence[str] | None = None) -> list[tuple[str, int, float, Life]]:
         """(id, bytes, dense seconds, life) of all entries, of those of one identity, or of some; oldest first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -45,18 +45,22 @@ class Nearest:
         else:
             self._basis = None
 
-    def top(self, query: Tensor, k: int) -> list[tuple[str, float]]:
-        """The k ids of the largest cosine similarity to `query` [D], with it, the largest first."""
+    def top(self, query: Tensor, k: int, among: Collection[str] | None = None) -> list[tuple[str, float]]:
+        """The k ids of the largest cosine similarity to `query` [D], with it, the largest first; `among` some ids or all."""
         if not self.ids or k < 1:
             return []
         query = query.detach().to("cpu", torch.float32)
-        if len(self.ids) <= PLAIN:
+        if among is None:
             chosen = torch.arange(len(self.ids))
         else:
+            chosen = torch.tensor([i for i, entry_id in enumerate(self.ids) if entry_id in among], dtype=torch.long)
+        if len(chosen) > PLAIN:
             if self._basis is None:
                 self._sketch()
             assert self._basis is not None
-            chosen = (self._sketches @ (query @ self._basis)).topk(min(EXACT_SHARE * k, len(self.ids))).indices
+            likeness = self._sketches @ (query @ self._basis)
+            best = likeness[chosen].topk(min(EXACT_SHARE * k, len(chosen)))
+            chosen = chosen[best.indices]
         found = self._vectors[chosen].float() @ query
         best = found.topk(min(k, len(found)))
         return [(self.ids[int(chosen[i])], float(v)) for v, i in zip(best.values, best.indices, strict=True)]

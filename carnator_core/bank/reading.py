@@ -74,6 +74,7 @@ class Reading:
         """Let go of the files."""
         for file in self._open.values():
             file.close()
+        self._decoders.clear()  # their modes are large
 
     def _part(self, name: str, dims: int, dtype: torch.dtype = torch.float32) -> Tensor:
         slot = self._open[RENDER].slots.get(name)
@@ -140,13 +141,9 @@ class Reading:
         decoder = self._decoders.get("uncond")
         return None if decoder is None else decoder.step(i)
 
-    def history(self, near: float | None = None) -> History:
-        """The whole entry in memory; with `near`, of the model calls only those at the sigmas next to it.
-
-        Those are the calls at that sigma and at the nearest recorded ones above and below: what interpolation needs.
-        """
-        sigmas = self.call_sigmas()
-        calls = list(range(self.header.calls)) if near is None else _around(sigmas.tolist(), near)
+    def history(self) -> History:
+        """The whole entry in memory."""
+        calls = range(self.header.calls)
         unconditional = self._decoders.get("uncond")
         return History(
             identity=Identity(dict(self.header.identity)),
@@ -154,11 +151,11 @@ class Reading:
             text_vector=self.text_vector(),
             noise=self.noise(),
             sigmas=self.sigmas(),
-            call_sigmas=sigmas[calls],
+            call_sigmas=self.call_sigmas(),
             denoised=torch.stack([self.denoised(i) for i in calls]),
             uncond=None if unconditional is None else torch.stack([unconditional.step(i) for i in calls]),
             signature=self.signature(),
-            connectivity=self.connectivity() if near is None else {},
+            connectivity=self.connectivity(),
             facts=dict(self.header.facts),
             thumbnail=self.thumbnail(),
         )
@@ -177,9 +174,3 @@ class Reading:
         for file in self._open.values():
             for name in file.slots:
                 file.read(name)
-
-
-def _around(sigmas: list[float], near: float) -> list[int]:
-    """Indices of the calls at the sigmas next to `near`, itself included, in order."""
-    wanted = {max((s for s in sigmas if s <= near), default=None), min((s for s in sigmas if s >= near), default=None)}
-    return [i for i, s in enumerate(sigmas) if s in wanted]

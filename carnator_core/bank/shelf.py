@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..history import Identity
+from ..history import Identity, repeat_key
 from . import format as entry_format
 from .errors import BankDamaged, BankMissing
 from .format import Header
@@ -214,9 +214,12 @@ class Shelf:
             life = Life(used_at=header.created)
         seconds = header.facts.get("seconds")
         names = ("prompt", "identity", "noise_digest", "facts")
+        identity = Identity(header.identity).digest()
         return Row(
             id=entry_id,
-            identity=Identity(header.identity).digest(),
+            identity=identity,
+            noise=header.noise_digest,
+            render=repeat_key(identity, header.noise_digest, header.facts),
             size=header.bytes(),
             dense_seconds=float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0,
             life=life,

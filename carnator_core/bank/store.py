@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from torch import Tensor
 
-from ..history import History
+from ..history import History, Identity
 from . import exchange
 from . import format as entry_format
 from .card import Cards, EntryCard
@@ -31,6 +31,7 @@ from .worth import Life, victims, worth
 
 LOG = logging.getLogger("carnator")
 RESERVE_BYTES = 2 << 30
+Found = TypeVar("Found")
 WRITE_LEASE_S = 15 * 60.0
 READ_LEASE_S = 15 * 60.0
 
@@ -160,28 +161,45 @@ class Bank:
 
     def entries(self, identity_digest: str | None = None) -> list[EntryCard]:
         """Cards of all entries, or of those with one identity digest, oldest first. Never raises for a broken bank."""
-        try:
-            with self._shelf.transaction() as index:
-                cards, broken = self._cards.of(index, identity_digest)
-                for entry_id in broken:
-                    self._shelf.admit(index, entry_id)
-                return self._cards.of(index, identity_digest)[0] if broken else cards
-        except BankMissing:
-            return []
-        except (BankDamaged, OSError, sqlite3.Error) as error:
-            LOG.warning("bank: cannot be read and counts as empty: %s", ascii_text(error))
-            return []
+        def find(index: Index) -> list[EntryCard]:
+            cards, broken = self._cards.of(index, identity_digest)
+            for entry_id in broken:
+                self._shelf.admit(index, entry_id)
+            return self._cards.of(index, identity_digest)[0] if broken else cards
 
-    def nearest(self, text_vector: Tensor, identity_digest: str, k: int = 10) -> list[tuple[EntryCard, float]]:
+        return self._looked_up(find)
+
+    def nearest(
+        self, text_vector: Tensor, identity_digest: str, k: int = 10, noise_digest: str | None = None
+    ) -> list[tuple[EntryCard, float]]:
         """The k entries of an identity whose text is most like [D], with the cosine similarity, best first.
 
-        Exact up to 2,048 entries, see nearest.py beyond. Never raises for a broken bank.
+        noise_digest: only those that started from this noise. Exact up to 2,048 entries, see nearest.py beyond. Never
+        raises for a broken bank.
         """
+        def find(index: Index) -> list[tuple[EntryCard, float]]:
+            among = None if noise_digest is None else index.ids(identity_digest, noise_digest)
+            if among is not None and not among:
+                return []
+            found = self._near(index, identity_digest, len(text_vector)).top(text_vector, k, among)
+            cards = {card.id: card for card in self._cards.some(index, [i for i, _ in found])}
+            return [(cards[i], similarity) for i, similarity in found if i in cards]
+
+        return self._looked_up(find)
+
+    def repeats(self, key: str) -> list[EntryCard]:
+        """The entries that are exact repeats by `history.repeat_key`, the latest first. Never raises for a broken bank."""
+        return self._looked_up(lambda index: self._cards.some(index, index.repeats(key)))
+
+    def identities(self) -> list[Identity]:
+        """All identities that entries have, the one used last for a new entry first. Never raises for a broken bank."""
+        return self._looked_up(lambda index: [c.identity for c in self._cards.some(index, index.one_of_each_identity())])
+
+    def _looked_up(self, find: Callable[[Index], list[Found]]) -> list[Found]:
+        """What `find` finds in the index, nothing in a bank that is empty or broken."""
         try:
             with self._shelf.transaction() as index:
-                found = self._near(index, identity_digest, len(text_vector)).top(text_vector, k)
-                cards = {card.id: card for card in self._cards.some(index, [i for i, _ in found])}
-                return [(cards[i], similarity) for i, similarity in found if i in cards]
+                return find(index)
         except BankMissing:
             return []
         except (BankDamaged, OSError, sqlite3.Error) as error:
@@ -199,13 +217,13 @@ class Bank:
             self._vectors[identity, width] = (near, changes)
         return near
 
-    def load(self, entry_id: str, near: float | None = None) -> History:
-        """The entry, every byte checked; with `near`, only the calls around that sigma (see Reading.history).
+    def load(self, entry_id: str) -> History:
+        """The whole entry in memory, every byte checked; a sampling run reads it piece by piece (see loans.py) instead.
 
         Raises BankDamaged (put aside, with one warning) or BankMissing; both are a miss.
         """
         with self.reading(entry_id) as reading:
-            return reading.history(near)
+            return reading.history()
 
     @contextmanager
     def reading(self, entry_id: str) -> Iterator[Reading]:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ..backbones.base import Backbone, Tokens, token_grid
-from ..bank import Bank, BankError, noise_digest
+from ..bank import Bank, BankError, Loans, noise_digest
 from ..change import ChangeScale
 from ..decide import Candidate, candidates, is_repeat, judge
 from ..gate import Thresholds
-from ..history import History
+from ..history import repeat_key
 from ..observe import AttentionReader, Window
 from ..profile import UNCERTIFIED, Profile
 from ..prompt import parse, token_slots
@@ -108,9 +108,17 @@ def _outer_sample(attachment: Attachment, executor: Any, noise: Tensor, latent_i
         log.info("Carnator steps aside: %s.", reason)
         attachment.last = None
         return sample(noise)
+    with Loans(attachment.bank, sigmas.detach().float().tolist(), attachment.settings.follows()) as loans:
+        return _render(attachment, loans, guider, noise, sampler, sigmas, seed, sample)
+
+
+def _render(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor, seed: Any,
+            sample: Callable[[Tensor], Any]) -> Any:
+    """One sampling call that Carnator serves; sample(noise) is the host's own."""
     began = time.perf_counter()
-    run = _open(attachment, guider, noise, sampler, sigmas)
+    run = _open(attachment, loans, guider, noise, sampler, sigmas)
     run.counts.overhead = time.perf_counter() - began
+    run.counts.waited = loans.waited
     attachment.runs[id(guider)] = attachment.last = run
     conds = {name: [c.copy() for c in branch] for name, branch in guider.conds.items()}
     generators = _generator_states()
@@ -163,7 +171,7 @@ def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: T
     return denoised
 
 
-def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor) -> Run:
+def _open(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor) -> Run:
     """The run of one sampling call: request, recall, and what it starts from."""
     settings = attachment.settings
     patcher = guider.model_patcher
@@ -180,9 +188,9 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
     if attachment.preset is None and attachment.bank is not None:
         storing.settle()
         try:
-            cards = attachment.bank.entries()
-            found, reason = candidates(request, cards, digest, settings)
-            repeat = next((c.id for c in cards if is_repeat(request, c, digest)), "")
+            found, reason = candidates(request, attachment.bank, digest, settings)
+            same = attachment.bank.repeats(repeat_key(request.identity.digest(), digest, request.facts))
+            repeat = next((c.id for c in same if is_repeat(request, c, digest)), "")
         except (OSError, BankError) as error:
             reason = f"the bank cannot be read ({error})"
             log.warning("Carnator: %s; rendering densely.", reason)
@@ -193,9 +201,8 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
     def decide(probe: Probe) -> Verdict:
         if not found:
             return Verdict(False, reason)
-        verdict = judge(request, probe, found, lambda i: _load(attachment.bank, i),
-                        _signature(attachment, patcher, probe), attachment.thresholds.scaled(settings.strictness),
-                        attachment.scale, settings)
+        verdict = judge(request, probe, found, loans.take, _signature(attachment, patcher, probe),
+                        attachment.thresholds.scaled(settings.strictness), attachment.scale, settings, loans.lost)
         verdict = _vouched(verdict, attachment, request)
         log.info("Carnator gate:\n%s", storing.ascii_only("\n".join(verdict.report)))
         return verdict
@@ -205,22 +212,29 @@ def _open(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigm
               make_reader=lambda: AttentionReader(request.columns, _middle(layers)) if request.columns else None,
               make_window=lambda scope: (_window(backbone, patcher.model.diffusion_model, settings, scope, layers)
                                          if restrictable(guider.model_options) else None),
-              say=attachment.say, stop_after_probe=attachment.stop_after_probe, layers=layers, device=str(patcher.load_device))
+              say=attachment.say, waited=lambda: loans.waited, lost=loans.lost,
+              stop_after_probe=attachment.stop_after_probe, layers=layers, device=str(patcher.load_device))
     if attachment.preset is not None:
         probe, verdict = attachment.preset
         run.probe, run.own = probe, Trajectory(probe.trajectory.sigmas, probe.trajectory.predictions)
+        if verdict.accepted and attachment.bank is not None:
+            verdict = replace(verdict, history=loans.take(verdict.history_id))
+            if verdict.history is None:
+                verdict = replace(verdict, accepted=False, reason="the history that fits cannot be read any more")
         try:
             run.adopt(verdict)
         except Restart as again:
             run.noise = again.noise
     elif repeat and settings.mode != "attention":
-        history = _load(attachment.bank, repeat)
+        history = loans.take(repeat)
         if history is not None:
             run.adopt(Verdict(True, "the very same render: replayed from the bank", history, repeat, exact=True))
-    elif found and not found[0].shares_noise and settings.noise == "any" and not attachment.stop_after_probe:
-        history = _load(attachment.bank, found[0].card.id)
-        if history is not None:
-            run.noise = history.noise
+    elif found and not attachment.stop_after_probe:
+        loans.begin(found[0].card.id)  # read and decoded while the probe computes
+        if not found[0].shares_noise and settings.noise == "any":
+            history = loans.take(found[0].card.id)
+            if history is not None:
+                run.noise = history.noise
     return run
 
 
@@ -272,8 +286,9 @@ def judge_probe(run: Run, found: list[Candidate], bank: Bank | None, patcher: An
     """The gate for a probe that stopped (granular nodes)."""
     attachment = Attachment(settings, bank, thresholds, vae=vae, profile=profile)
     probe = run.finish_probe()
-    verdict = judge(run.request, probe, found, lambda i: _load(bank, i), _signature(attachment, patcher, probe),
-                    attachment.thresholds.scaled(settings.strictness), attachment.scale, settings)
+    with Loans(bank, [*probe.trajectory.sigmas, 0.0], masks=False) as loans:
+        verdict = judge(run.request, probe, found, loans.take, _signature(attachment, patcher, probe),
+                        attachment.thresholds.scaled(settings.strictness), attachment.scale, settings, loans.lost)
     return _vouched(verdict, attachment, run.request)
 
 
@@ -297,15 +312,6 @@ def rescoped(run: Run, verdict: Verdict, settings: Settings) -> Verdict:
     scope = regions(verdict.regions.evidence, settings.active, settings.context)
     frames, height, width = verdict.history.noise.shape[1:]
     return replace(verdict, regions=scope, weights=latent_weights(token_weights(scope), (frames, height, width), run.patch))
-
-
-def _load(bank: Bank | None, entry: str) -> History | None:
-    """A history, or None (and a warning) when it cannot be read: a miss."""
-    try:
-        return bank.load(entry) if bank is not None else None
-    except (OSError, ValueError, BankError) as error:
-        log.warning("Carnator: the remembered render %s cannot be read (%s); it counts as a miss.", entry, error)
-        return None
 
 
 def _close(attachment: Attachment, run: Run, guider: Any, seed: Any, seconds: float) -> None:
