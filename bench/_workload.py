@@ -82,7 +82,7 @@ def prompt_of(scene: Scene) -> str:
     return world.caption(scene)
 
 
-def _kinds(scene: Scene) -> list[str]:
+def kinds_of(scene: Scene) -> list[str]:
     """The kinds that a scene can take: pairs have neither sizes nor counts."""
     return [k for k in KINDS if len(scene.things) == 1 or k not in ("count", "size")]
 
@@ -97,7 +97,7 @@ def workload(histories: int, requests: int, seed: int, variants: int = 4, shared
     for number, scene in enumerate(themes):
         scenes = [scene]
         while len(scenes) < variants:
-            new = changed(scene, rng.choice(_kinds(scene)), rng)
+            new = changed(scene, rng.choice(kinds_of(scene)), rng)
             if prompt_of(new) not in {prompt_of(s) for s in scenes}:
                 scenes.append(new)
         past += [Past(prompt_of(s), seeds[number], number) for s in scenes]
@@ -108,7 +108,7 @@ def workload(histories: int, requests: int, seed: int, variants: int = 4, shared
     for kind in _turns(requests):
         while True:
             number = rng.randrange(len(themes))
-            if kind not in _kinds(themes[number]):
+            if kind not in kinds_of(themes[number]):
                 continue
             prompt = prompt_of(changed(themes[number], kind, rng))
             if prompt not in known and (prompt, number) not in asked:
