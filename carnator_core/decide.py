@@ -23,6 +23,7 @@ from .signature import Signature
 
 log = logging.getLogger("carnator")
 NOTHING_NAMED = recall.Correspondence((), None, ())  # no text to compare: the change map alone decides
+REGIONAL = ("joint", "latent")  # modes that keep the history outside a region, and so need one
 ALIKE = 0.5  # cosine similarity of pooled conditionings below which nothing is worth a look
 
 
@@ -147,6 +148,10 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
             refusals.append(f'"{short(candidate.card.prompt)}" does not fit: {decision.reason}')
             continue
         scope = reuse_scope(decision.recompute, signature, history, changed, probe, settings)
+        if scope is None and settings.mode in REGIONAL:
+            refusals.append(f'"{short(candidate.card.prompt)}" does not fit: what differs reaches over the whole picture, so '
+                            f"nothing of it could be kept (mode {settings.mode})")
+            continue
         weights = None
         if scope is not None:
             frames, height, width = history.noise.shape[1:]
