@@ -52,12 +52,13 @@ class Recall(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recalled history: its card, text similarity, and how its entities correspond."""
+    """A recalled history: its card, text similarity, how its entities correspond, and what the text stage says of it."""
 
     card: Card
     similarity: float
     correspondence: recall.Correspondence
     shares_noise: bool
+    text: str = ""
 
 
 def candidates(request: Request, bank: Recall, noise_digest: str, settings: Settings,
@@ -83,17 +84,17 @@ def candidates(request: Request, bank: Recall, noise_digest: str, settings: Sett
         if similarity < ALIKE:
             reasons.append(f'"{short(card.prompt)}" has little in common with this prompt ({similarity:.2f})')
             continue
-        correspondence = NOTHING_NAMED
+        correspondence, text = NOTHING_NAMED, "the prompt's text is not known"
         if request.prompt.text and card.prompt:
-            outcome = recall.correspond(request.prompt, parse(str(card.facts.get("subject") or card.prompt)))
-            if isinstance(outcome, recall.Refusal):
-                reasons.append(f'"{short(card.prompt)}": {outcome.reason}')
+            said = recall.verdict(request.prompt, parse(str(card.facts.get("subject") or card.prompt)))
+            if said.correspondence is None:
+                reasons.append(f'"{short(card.prompt)}": {said.reason}')
                 continue
-            correspondence = outcome
+            correspondence, text = said.correspondence, str(said)
         elif not same and settings.noise == "mine":
             reasons.append("without the prompt's text only renders from the same seed can be compared")
             continue
-        found.append(Candidate(card, similarity, correspondence, same))
+        found.append(Candidate(card, similarity, correspondence, same, text))
     if not found:
         return [], reasons[0]
     return found, ""
@@ -142,7 +143,8 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
                 continue
         decision = gate.judge(signature, history.signature or {}, candidate.correspondence, thresholds, share,
                               candidate.card.id, own_steps=settings.mode in ("ours", "forecast"))
-        report += [f'"{short(candidate.card.prompt)}", text similarity {candidate.similarity:.2f}', gate.report(decision)]
+        report += [f'"{short(candidate.card.prompt)}", text similarity {candidate.similarity:.2f}; {candidate.text}',
+                   gate.report(decision)]
         if not decision.accepted:
             refused = refused or decision
             refusals.append(f'"{short(candidate.card.prompt)}" does not fit: {decision.reason}')

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .prompt import Modifier, Prompt, parse_many
-from .recall import Correspondence, correspond, verdict
+from .recall import verdict
 
 Explanation = dict[str, Any]
 
@@ -15,17 +15,18 @@ def explain(pairs: Sequence[tuple[str, str]]) -> list[Explanation]:
     """Explain pairs (remembered prompt "a", new prompt "b"); JSON-able, in order.
 
     Keys: "a" and "b" (raw, text, entities with lemma, text, span and modifiers, scene, reason), "correspondence"
-    (pairs, substituted and differing modifiers, or None when refused), "recompute" (lemmas of b), "kind", "reason",
-    "verdict".
+    (pairs, substituted and differing modifiers, or None when refused), "recompute" (lemmas of b), "same_seed" (only
+    renders from the same noise can show a difference), "kind", "reason", "verdict" (as the node words it).
     """
     prompts = parse_many([text for pair in pairs for text in pair])
     return [_explained(prompts[i], prompts[i + 1]) for i in range(0, len(prompts), 2)]
 
 
 def _explained(a: Prompt, b: Prompt) -> Explanation:
-    found, said = correspond(b, a), verdict(b, a)
+    said = verdict(b, a)
+    found = said.correspondence
     matched: Explanation | None = None
-    if isinstance(found, Correspondence):
+    if found is not None:
         matched = {
             "pairs": [{"a": theirs, "b": ours} for ours, theirs in found.pairs],
             "substituted": {"a": found.substituted[1], "b": found.substituted[0]} if found.substituted else None,
@@ -34,7 +35,7 @@ def _explained(a: Prompt, b: Prompt) -> Explanation:
                           for name, ours, theirs in found.modifiers],
         }
     return {"a": _prompt(a), "b": _prompt(b), "correspondence": matched, "recompute": list(said.recompute),
-            "kind": said.kind, "reason": said.reason, "verdict": str(said)}
+            "same_seed": said.same_seed, "kind": said.kind, "reason": said.reason, "verdict": str(said)}
 
 
 def _prompt(prompt: Prompt) -> Explanation:
@@ -64,7 +65,7 @@ def as_text(one: Explanation) -> str:
             lines.append(f"   {entity['text']} ({entity['lemma']}, {start}-{end}){': ' + said if said else ''}")
         lines += [f"   {'camera' if m['kind'] == 'action' else 'look'}: {m['text']}" for m in prompt["scene"]]
         lines += [f"   {prompt['reason']}"] if prompt["reason"] else []
-    if one["correspondence"]:
+    if one["correspondence"] and one["correspondence"]["pairs"]:
         pairs = (f"{p['a']} -> {p['b']}" if p["a"] != p["b"] else p["a"] for p in one["correspondence"]["pairs"])
         lines.append("matched: " + ", ".join(pairs))
     if one["recompute"]:

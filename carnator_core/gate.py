@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from .recall import said
 from .regions import differing_entities
 from .signature import (
     EntitySignature,
@@ -231,9 +232,7 @@ def _unresolved(
     name, ours, theirs = conflict
     if ours == theirs or seen_change:
         return ""
-    kind = _kind(ours, theirs)
-    here, there = (f'"{m.text}"' if m else "nothing of it" for m in (ours, theirs))
-    asked = f"{name or 'the scene'}: {kind} differs ({here} here, {there} there)"
+    kind, asked = _kind(ours, theirs), said(name, ours, theirs)
     pair = next((p for p in pairs if name in p), None)
     if pair is None:
         return f"{asked}, and nothing shows where"

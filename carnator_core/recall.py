@@ -2,8 +2,8 @@
 
 The paper's rule accepts identical entity sets or one substitution. Three things go past it: a substitution between
 prompts of one entity each is vacuous ("a beach", "a castle") unless more is shared; every modifier that the prompts do
-not share is handed on, so that no later stage can overlook it; and the verdict in words says what of it text alone
-rules out.
+not share is handed on, so that no later stage can overlook it; and the verdict rules out what no region can contain.
+There is one rule: the node recalls what the verdict does not refuse, and `run.py explain` prints that verdict.
 """
 
 from __future__ import annotations
@@ -48,15 +48,19 @@ class Refusal:
 class TextVerdict:
     """What the text stage makes of two prompts. kind: "reuse-candidate", "recompute" or "refuse".
 
-    reason: what differs, or why not. recompute: lemmas of the target whose regions would be computed anew.
+    reason: what differs, or why not. recompute: lemmas of the target whose regions would be computed anew. same_seed:
+    a difference is among them that only renders from the same noise can show. correspondence: None when refused.
     """
 
     kind: str
     reason: str
     recompute: tuple[str, ...] = ()
+    same_seed: bool = False
+    correspondence: Correspondence | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.reason}" if self.reason else self.kind
+        kind = f"{self.kind} (same seed)" if self.same_seed else self.kind
+        return f"{kind}: {self.reason}" if self.reason else kind
 
 
 def text_vector(conditioning: Tensor) -> Tensor:
@@ -92,7 +96,12 @@ def top_k(query: Tensor, vectors: Tensor, k: int = 10) -> list[tuple[int, float]
 
 
 def correspond(target: Prompt, history: Prompt) -> Correspondence | Refusal:
-    """Entity correspondence of two prompts: identical sets, or one substitution; and all that differs otherwise."""
+    """Entity correspondence of two prompts: identical sets, or one substitution; and all that differs otherwise.
+
+    Prompts that name nothing, or that nothing here can read, correspond when they are the same words.
+    """
+    if target.text and not target.entities and target.text.split() == history.text.split():
+        return Correspondence((), None, ())
     for prompt, whose in ((target, "this prompt"), (history, "the remembered prompt")):
         if not prompt.entities:
             return Refusal(f"{whose} names nothing to compare ({prompt.reason or 'no object found'})")
@@ -132,20 +141,28 @@ def verdict(target: Prompt, history: Prompt) -> TextVerdict:
     changed = {name for name, _, _ in found.modifiers} | set(found.substituted or ())
     stays = [n for n, _ in found.pairs if n not in changed]
     for name, ours, theirs in found.modifiers:
-        said = _said(name, ours, theirs)
+        differs = said(name, ours, theirs)
         kind = (ours or theirs or Modifier("", "")).kind
         if not name:
-            return TextVerdict("refuse", f"the whole picture differs: {said}")
+            return TextVerdict("refuse", f"the whole picture differs: {differs}")
         if kind == "negation":
-            return TextVerdict("refuse", f"{name} must be absent in one of them: {said}")
+            return TextVerdict("refuse", f"{name} must be absent in one of them: {differs}")
         if kind == "relation" and (_is_layout(ours) or _is_layout(theirs)):
-            return TextVerdict("refuse", f"the layout differs: {said}")
+            return TextVerdict("refuse", f"the layout differs: {differs}")
         if kind in ("action", "count") and not stays:
-            return TextVerdict("refuse", f"nothing is sure to stay: {said}")
+            return TextVerdict("refuse", f"nothing is sure to stay: {differs}")
+    same_seed = any(needs_same_noise(change) for change in found.modifiers)
     recompute = tuple(n for n, _ in found.pairs if n in changed)
     parts = [f"{names[found.substituted[1]]} -> {names[found.substituted[0]]}"] if found.substituted else []
-    parts += [_said(*change) for change in found.modifiers]
-    return TextVerdict("recompute", ", ".join(parts), recompute) if parts else TextVerdict("reuse-candidate", "")
+    parts += [said(*change) for change in found.modifiers]
+    kind = "recompute" if parts else "reuse-candidate"
+    return TextVerdict(kind, ", ".join(parts), recompute, same_seed, found)
+
+
+def needs_same_noise(change: Change) -> bool:
+    """Whether only a change map can show a difference: a relation is in no Evidence Region's size, colour or motion."""
+    _, ours, theirs = change
+    return (ours or theirs or Modifier("", "")).kind == "relation"
 
 
 def _linked(ours: Entity, theirs: Entity) -> bool:
@@ -225,7 +242,7 @@ def _paired(name: str, ours: list[Modifier], theirs: list[Modifier]) -> list[Cha
     return out + [(name, None, m) for m in missing]
 
 
-def _said(name: str, ours: Modifier | None, theirs: Modifier | None) -> str:
+def said(name: str, ours: Modifier | None, theirs: Modifier | None) -> str:
     """ "ball: colour red -> blue", from the remembered prompt to this one."""
     kind = (ours or theirs or Modifier("", "")).kind
     if not name:

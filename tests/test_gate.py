@@ -153,7 +153,7 @@ def test_a_local_conflict_needs_a_known_region() -> None:
     agreed = match((BALL, SNOW), None, (("ball", Said("size", "big"), None),))
     ours, theirs = {"ball": unseen(), "snow": thing()}, {"ball": unseen(), "snow": thing()}
     found = decide(ours, theirs, agreed)
-    assert 'ball: size differs ("big" here, nothing of it there), and the first steps do not show where' in found.reason
+    assert "ball: size none -> big, and the first steps do not show where" in found.reason
     assert decide(ours, theirs | {"ball": thing()}, agreed).accepted
     assert decide(ours, theirs, agreed, 0.1).accepted  # the change map shows where
 
@@ -163,7 +163,7 @@ def test_a_far_reaching_conflict_that_nothing_shows_refuses(kind: str) -> None:
     agreed = match((BALL,), None, (("ball", Said(kind, "left"), Said(kind, "right")),))
     found = decide({"ball": thing()}, {"ball": thing()}, agreed)
     assert not found.accepted
-    assert f'ball: {kind} differs ("left" here, "right" there)' in found.reason
+    assert f"ball: {kind} right -> left" in found.reason
     by_change_map = decide({"ball": thing()}, {"ball": thing()}, agreed, 0.2)
     assert by_change_map.accepted
     assert by_change_map.recompute == (BALL,)
@@ -190,7 +190,7 @@ def test_a_count_shows_in_the_size_of_a_substituted_entity_only() -> None:
 def test_a_conflict_of_the_whole_scene_needs_the_change_map() -> None:
     agreed = match((BALL,), None, (("", Said("action", "zoom in"), None),))
     found = decide({"ball": thing()}, {"ball": thing()}, agreed)
-    assert found.reason == 'the scene: action differs ("zoom in" here, nothing of it there), and nothing shows where'
+    assert found.reason == "camera none -> zoom in, and nothing shows where"
     assert decide({"ball": thing()}, {"ball": thing()}, agreed, 0.3).accepted
 
 

@@ -6,9 +6,11 @@ import json
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from carnator.carnator_core.explain import explain
 from carnator.carnator_core.prompt import Modifier, Prompt, parse, parse_many
 from carnator.carnator_core.recall import (
     Correspondence,
@@ -19,7 +21,9 @@ from carnator.carnator_core.recall import (
     top_k,
     verdict,
 )
+from hosting import ANYTHING, Ask, Page, entries, ksampler, reuse
 
+pytest_plugins = ["hosting_fixtures"]
 PAIRS = [json.loads(line) for line in
          (Path(__file__).parent / "data/prompts/pairs.jsonl").read_text(encoding="utf-8").splitlines()]
 
@@ -181,9 +185,20 @@ def test_what_only_says_the_same_otherwise_is_no_difference(a: str, b: str) -> N
     ("a beach", "a castle", "refuse: castle and beach share nothing that would make the scenes alike"),
     ("a dog", "a dog and a cat", "refuse: they show different things: cat only here"),
     ("a dog", "", "refuse: this prompt names nothing to compare (the prompt is empty)"),
+    ("a cat on a mat", "a cat near a mat", "recompute (same seed): cat: relation on mat -> near mat"),
+    ("\u4e00\u53ea\u732b", " \u4e00\u53ea\u732b", "reuse-candidate"),
+    ("4k, cinematic", "4k,  cinematic", "reuse-candidate"),
+    ("", "", "refuse: this prompt names nothing to compare (the prompt is empty)"),
 ])
 def test_verdict_in_words(a: str, b: str, said: str) -> None:
     assert told(a, b) == said
+
+
+def test_a_refusal_has_no_correspondence_and_everything_else_has_one() -> None:
+    assert verdict(parse("a cat, zoom in"), parse("a cat, zoom out")).correspondence is None
+    found = verdict(parse("a blue ball on snow"), parse("a red ball on snow"))
+    assert found.correspondence == correspond(parse("a blue ball on snow"), parse("a red ball on snow"))
+    assert not found.same_seed
 
 
 def test_what_is_recomputed_are_the_targets_entities() -> None:
@@ -232,3 +247,39 @@ def test_style_and_camera_classes_name_the_same_things() -> None:
 
 def test_a_long_prompt_is_advised_to_give_its_subject() -> None:
     assert all("short subject text" in said.reason for _, _, said in by_class()["short_vs_wan_extended"])
+
+
+def long_prompt(start: str, things: str) -> str:
+    """A prompt as language models extend them: more than 60 words, most of them of other things."""
+    return start + ", while far behind it " + " and ".join(f"a {w} stands near a {w} house" for w in things.split()) + "."
+
+
+@pytest.mark.host
+def test_the_node_says_what_explain_says(wan_model: Any, bank: Any, page: Page) -> None:
+    model = reuse(wan_model, bank, strictness=ANYTHING, remember=False)
+    ksampler(reuse(wan_model, bank), Ask("a red ball on snow"))
+    entries(bank)
+    for text in ("a blue ball on snow", "a red ball and a star on snow", "no red ball on snow", "a red ball on snow, pixel art"):
+        ksampler(model, Ask(text))
+        said = explain([("a red ball on snow", text)])[0]
+        if said["kind"] == "refuse":
+            assert (page.last["decision"], page.last["reason"]) == ("miss", f'"a red ball on snow": {said["reason"]}')
+        else:
+            assert page.last["decision"] == "hit"
+            assert any(line.endswith("; " + said["verdict"]) for line in page.last["report"])
+
+
+@pytest.mark.host
+def test_a_subject_lets_long_prompts_match_and_its_words_are_found_in_them(wan_model: Any, bank: Any, page: Page) -> None:
+    one = long_prompt("a red ball on snow", "grocer baker miller tailor smith cooper mason fisher")
+    other = long_prompt("a blue ball on snow", "wizard knight archer squire friar monk abbot prior")
+    ksampler(reuse(wan_model, bank, subject="a red ball on snow"), Ask(one))
+    (entry,) = entries(bank)
+    assert (entry.prompt, entry.facts["subject"]) == (one, "a red ball on snow")
+    ksampler(reuse(wan_model, bank, strictness=ANYTHING, remember=False), Ask(other))
+    assert page.last["decision"] == "miss" and "a short subject text would let a long prompt match" in page.last["reason"]
+    ksampler(reuse(wan_model, bank, strictness=ANYTHING, remember=False, subject="a blue ball on snow"), Ask(other))
+    assert page.last["decision"] == "hit", page.last["reason"]
+    assert any(line.endswith("; recompute: ball: colour red -> blue") for line in page.last["report"])
+    assert set(page.last["regions"]) == {"ball", "snow"}
+    assert page.last["prompt"] == other

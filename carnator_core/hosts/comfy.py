@@ -24,7 +24,7 @@ from ..gate import Thresholds
 from ..history import repeat_key
 from ..observe import AttentionReader, Window
 from ..profile import UNCERTIFIED, Profile
-from ..prompt import parse, token_slots
+from ..prompt import Prompt, parse, token_slots
 from ..recall import text_vector
 from ..record import Trajectory
 from ..regions import Regions, latent_weights, regions, token_weights
@@ -241,16 +241,22 @@ def _open(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, samp
 def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor, guided: bool) -> Request:
     positive = guider.conds["positive"][0]
     carried = positive.get("carnator") or {}
-    text = attachment.settings.subject or carried.get("text") or attachment.text
-    prompt = parse(text)
-    columns = token_slots(prompt.text, carried["pieces"], prompt.entities) if carried.get("pieces") else {}
+    text = carried.get("text") or attachment.text
+    prompt = parse(attachment.settings.subject or text)
     return Request(
         identity=identity(guider, noise.shape[1:], guided, KEY), prompt=prompt,
         text_vector=text_vector(positive["cross_attn"].float().cpu()),
         noise=noise[0].to("cpu", torch.float32, copy=True), sigmas=sigmas.detach().float().cpu(),
-        columns={k: v for k, v in columns.items() if v},
+        columns=_columns(prompt, text, carried.get("pieces") or []),
         facts={"conditioning": conditioning_digest(guider.conds["positive"]), "sampler": sampler_name(sampler),
-               "schedule": tensor_digest(sigmas.detach().float().cpu()), "text": carried.get("text") or attachment.text})
+               "schedule": tensor_digest(sigmas.detach().float().cpu()), "text": text})
+
+
+def _columns(prompt: Prompt, text: str, pieces: list[str]) -> dict[str, tuple[int, ...]]:
+    """The text slots of each entity that has some; those of a subject text are looked for in the text that was encoded."""
+    encoded = prompt if prompt.raw == text else parse(text)
+    named = [e for e in encoded.entities if e.lemma in prompt.lemmas]
+    return {lemma: slots for lemma, slots in token_slots(encoded.text, pieces, named).items() if slots}
 
 
 def sampler_name(sampler: Any) -> str:
