@@ -8,6 +8,7 @@ noise that the reuse starts from.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -146,14 +147,14 @@ class Lab:
         """Let the last request's renders go; those of histories are kept."""
         self._targets.clear()
 
-    def choices(self, ask: Ask, rule: str) -> list[Choice]:
-        """Candidates that the text admits under a rule, in its order, with the distances the rule counts."""
+    def choices(self, ask: Ask, rule: str) -> Iterator[Choice]:
+        """Candidates that the text admits under a rule, in its order, with the distances the rule counts; each is measured
+        when it is asked for."""
         adopting = rule in ("change_map", "ours")
         order = self.shared_first(ask) if adopting else self.recalled(ask)
         start = ask.seed
         if adopting and order and all(self.workload.histories[i].seed != ask.seed for i, _ in order):
             start = self.workload.histories[order[0][0]].seed  # setting "any": the best candidate's noise
-        found: list[Choice] = []
         target: Prompt = cached_parse(ask.prompt)
         for index, _ in order:
             past = self.workload.histories[index]
@@ -164,8 +165,7 @@ class Lab:
                 if rule != "change_map":
                     continue
                 outcome = recall.Correspondence((), None, ())
-            found.append(self._choice(rule, ask, index, start, outcome))
-        return found
+            yield self._choice(rule, ask, index, start, outcome)
 
     def _choice(self, rule: str, ask: Ask, index: int, start: int, outcome: recall.Correspondence) -> Choice:
         ours, theirs = self.target(ask.prompt, start), self.history_seen(index)

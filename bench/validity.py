@@ -52,7 +52,7 @@ def calibrate(number: int) -> Row:
     ask = _lab.workload.requests[number]
     row: Row = {"number": number, "kind": ask.kind, "shared": ask.shared, "rules": {}}
     for rule in ("paper", "change_map", "ours"):
-        choice = next(iter(_lab.choices(ask, rule)), None)
+        choice = next(_lab.choices(ask, rule), None)
         if choice is not None:
             label = _lab.reuse(ask, choice, lab.REUSE[rule])
             row["rules"][rule] = {"distances": choice.distances, "admissible": choice.decision.accepted, **label}
@@ -67,10 +67,14 @@ def count(number: int, limits: dict[str, dict[str, float | None]], cross: int) -
     row: Row = {"number": number, "kind": ask.kind, "shared": ask.shared, "dense": own.quality, "rules": {}}
     made: dict[tuple[int, int, str], Row] = {}
     for rule in lab.RULES:
-        choices = _lab.choices(ask, rule)
         thresholds = Thresholds.from_dict(limits[rule])
-        choice = next((c for c in choices if c.within(thresholds)), None)
-        row["rules"][rule] = {"tried": bool(choices), "hit": choice is not None}
+        choice, tried = None, False
+        for candidate in _lab.choices(ask, rule):
+            tried = True
+            if candidate.within(thresholds):
+                choice = candidate
+                break
+        row["rules"][rule] = {"tried": tried, "hit": choice is not None}
         if choice is None:
             continue
         modes = [lab.REUSE[rule]] + (["ours" if lab.REUSE[rule] == "joint" else "joint"] if number < cross else [])
