@@ -126,7 +126,7 @@ class Stage:
         from carnator.nodes.demo_clip import CarnatorDemoText
 
         self.clip = CarnatorDemoText.execute().result[0]
-        self.text = lru_cache(maxsize=64)(self._text)  # 8 MB each
+        self.text = lru_cache(maxsize=16)(self._text)  # 8 MB each
 
     def _text(self, prompt: str) -> Any:
         from carnator.nodes.text_encode import CarnatorTextEncode

@@ -28,7 +28,7 @@ from carnator.carnator_core.gate import Thresholds
 
 from . import _lab as lab
 from . import _stage as stage
-from ._workload import KINDS, Workload, workload
+from ._workload import KINDS, Ask, Workload, workload
 
 SEED = 20261129
 Row = dict[str, Any]
@@ -51,10 +51,11 @@ def calibrate(number: int) -> Row:
     """One request of the calibration set: of every rule the first candidate, its distances, and whether its reuse is safe."""
     ask = _lab.workload.requests[number]
     row: Row = {"number": number, "kind": ask.kind, "shared": ask.shared, "rules": {}}
+    made: dict[tuple[int, int, str], Row] = {}
     for rule in ("paper", "change_map", "ours"):
         choice = next(_lab.choices(ask, rule), None)
         if choice is not None:
-            label = _lab.reuse(ask, choice, lab.REUSE[rule])
+            label = _reused(made, ask, choice, lab.REUSE[rule])
             row["rules"][rule] = {"distances": choice.distances, "admissible": choice.decision.accepted, **label}
     _lab.forget()
     return row
@@ -79,12 +80,17 @@ def count(number: int, limits: dict[str, dict[str, float | None]], cross: int) -
             continue
         modes = [lab.REUSE[rule]] + (["ours" if lab.REUSE[rule] == "joint" else "joint"] if number < cross else [])
         for mode in modes:
-            key = (choice.history, choice.seed, mode)
-            if key not in made:
-                made[key] = _lab.reuse(ask, choice, mode)
-            row["rules"][rule][mode] = made[key]
+            row["rules"][rule][mode] = _reused(made, ask, choice, mode)
     _lab.forget()
     return row
+
+
+def _reused(made: dict[tuple[int, int, str], Row], ask: Ask, choice: lab.Choice, mode: str) -> Row:
+    """The reuse of one history in one mode, rendered once for all rules that take it."""
+    key = (choice.history, choice.seed, mode)
+    if key not in made:
+        made[key] = _lab.reuse(ask, choice, mode)
+    return made[key]
 
 
 def _calibrate(task: tuple[int]) -> Row:
@@ -185,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{len(work.histories)} remembered renders, {calibrating} requests to choose thresholds, {len(numbers) - calibrating} "
           f"to count, {options.steps} steps; on {stage.machine()}", flush=True)
     began = time.perf_counter()
-    cross = calibrating + min(70, len(numbers) - calibrating)
+    cross = calibrating + min(56, len(numbers) - calibrating)
     with multiprocessing.get_context("spawn").Pool(options.workers, _start, (work, options.steps)) as pool:
         chosen = choose(gather(pool, _calibrate, [(n,) for n in numbers[:calibrating]], "calibration", options.resume),
                         options.alpha)
