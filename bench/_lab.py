@@ -160,12 +160,20 @@ class Lab:
             past = self.workload.histories[index]
             if rule == "change_map" and past.seed != start:
                 continue
-            outcome = recall.correspond(target, cached_parse(past.prompt))
-            if isinstance(outcome, recall.Refusal):
-                if rule != "change_map":
-                    continue
-                outcome = recall.Correspondence((), None, ())
+            outcome = self._admitted(target, cached_parse(past.prompt), rule)
+            if outcome is None:
+                continue
             yield self._choice(rule, ask, index, start, outcome)
+
+    @staticmethod
+    def _admitted(target: Prompt, past: Prompt, rule: str) -> recall.Correspondence | None:
+        """The text stage: ours as shipped, the paper's entity sets for text and paper, none for the change map alone."""
+        if rule == "ours":
+            return recall.verdict(target, past).correspondence
+        outcome = recall.correspond(target, past)
+        if not isinstance(outcome, recall.Refusal):
+            return outcome
+        return recall.Correspondence((), None, ()) if rule == "change_map" else None
 
     def _choice(self, rule: str, ask: Ask, index: int, start: int, outcome: recall.Correspondence) -> Choice:
         ours, theirs = self.target(ask.prompt, start), self.history_seen(index)
