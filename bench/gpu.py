@@ -26,7 +26,8 @@ from .kernel import table
 Row = dict[str, Any]
 RENDER = 50  # evaluations of a dense render
 OURS = 14  # evaluations computed on a hit, as in the demo world (docs/data/demo.json)
-TINY = (Shape("stand-in Wan", "wan", (16, 2, 16, 18), 256, 512, 2, 3, 16), Shape("stand-in LTX", "ltx", (128, 2, 8, 9), 256, 1024, 4, 3, 16))
+TINY = (Shape("stand-in Wan", "wan", (16, 2, 16, 18), 256, 512, 2, 3, 16),
+        Shape("stand-in LTX", "ltx", (128, 2, 8, 9), 256, 1024, 4, 3, 16))
 COLUMNS = {"shape": "shape", "tokens": "tokens", "dense": "dense s", "latent": "latent s", "attention": "attention s",
            "joint": "joint s", "record": "recording s", "recording": "recording costs", "render": "dense render s",
            "joint_ratio": "joint", "ours_ratio": "ours", "peak": "dense GB", "peak_reuse": "joint GB"}

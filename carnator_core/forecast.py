@@ -46,6 +46,15 @@ class Forecaster:
         self.points = [*self.points[-1:], (float(sigma), prediction, theirs)]
         return error
 
+    def moved(self) -> tuple[float, float]:
+        """Squared movement between the last two computed steps: one's own, and the history's. (0, 0) before there are two."""
+        if len(self.points) < 2:
+            return 0.0, 0.0
+        (_, before, theirs_before), (_, last, theirs) = self.points[-2:]
+        if theirs is None or theirs_before is None:
+            return 0.0, 0.0
+        return float((last - before).float().square().sum()), float((theirs - theirs_before).float().square().sum())
+
     def predict(self, sigma: float) -> Tensor:
         """The forecast prediction at sigma, by the predictor that erred least at the last computed step.
 
@@ -102,7 +111,7 @@ class Forecaster:
 
 @dataclass
 class Pace:
-    """Decides which steps are computed after the probe, from the error seen at each computed one.
+    """Decides on a miss which steps are computed after the probe, from the error seen at each computed one.
 
     tolerance: relative error of a forecast that is accepted, 0 computes every step. At most `longest` steps in a
     row are forecast; the last `tail` calls are always computed, since nothing corrects them.

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .course import bend
 from .record import Past
 from .signature import Signature
 
@@ -71,6 +72,11 @@ class History:
             return Past(self.call_sigmas.tolist(), [d.unsqueeze(0) for d in self.denoised])
         return Past(self.call_sigmas.tolist(), [torch.stack(both) for both in zip(self.denoised, self.uncond, strict=True)])
 
+    @property
+    def bend(self) -> Tensor:
+        """How the predictions move, [m, m] (`course.bend`)."""
+        return bend(list(self.denoised))
+
 
 class Remembered(Protocol):
     """A history as a run reuses it: its small parts, and its predictions call by call.
@@ -92,6 +98,8 @@ class Remembered(Protocol):
     def stack(self) -> int: ...
     @property
     def past(self) -> Past: ...
+    @property
+    def bend(self) -> Tensor: ...
     @property
     def connectivity(self) -> Mapping[str, Tensor]: ...
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from .backbones.base import Grid
 from .bank.errors import BankDamaged
 from .connectivity import Connectivity, Recorder, worthwhile
+from .course import Course, skipping_costs
 from .forecast import Forecaster, Pace, blend
 from .gate import Decision
 from .history import Remembered
@@ -26,6 +27,7 @@ from .observe import AttentionReader, Window
 from .record import Past, Trajectory, same_sigma, storage_dtype
 from .regions import Regions
 from .request import Request, Settings
+from .retrospect import Retrospect
 from .sparse import Connect, Following, Recording
 
 # Tokens from which the default mode restricts layers to the region. On smaller clips the gathers cost what they save
@@ -130,6 +132,7 @@ class Run:
     waited: Callable[[], float] = lambda: 0.0
     lost: Callable[[BankDamaged], None] = lambda error: None
     stop_after_probe: bool = False
+    first_order: bool = False  # the sampler moves by the last prediction alone (`retrospect`)
     layers: int = 0  # of the transformer
     device: str = "cpu"  # where it computes
     noise: Tensor | None = None  # the noise this pass started from, when it is not the request's own
@@ -144,6 +147,8 @@ class Run:
     _past: Past | None = None
     _forecaster: Forecaster | None = None
     _pace: Pace | None = None
+    _course: Course | None = None
+    _retrospect: Retrospect | None = None
     _window: Window | None = None
     _weights: Tensor | None = None
     _since_full: int = 0
@@ -275,6 +280,7 @@ class Run:
                 self.stored_whole = False
                 self._forecaster = Forecaster()
                 self._pace = Pace(self.settings.miss_tolerance, self.settings.longest)
+                self._retrospect = Retrospect() if self.first_order else None
                 for s, p in zip(self.own.sigmas, self.own.predictions, strict=True):
                     self._pace.computed(self._forecaster.observe(s, p))
             if away:
@@ -300,11 +306,12 @@ class Run:
         if len(self.own):
             self._like = self.own.predictions[-1]
         forecasting = self.settings.mode in ("ours", "forecast")
-        pace = Pace(self.settings.tolerance if forecasting else 0.0, self.settings.longest)
-        forecaster = Forecaster(self._served, verdict.weights)
-        for s, p in zip(self.own.sigmas, self.own.predictions, strict=True):
-            pace.computed(forecaster.observe(s, p))
-        self._weights, self._pace, self._forecaster = verdict.weights, pace, forecaster
+        course = None
+        if forecasting and self.settings.tolerance > 0:
+            costs = skipping_costs(history.bend, past.sigmas, self.request.sigmas.tolist())
+            course = Course(costs, self.settings.tolerance, self.settings.longest)
+        self._weights, self._course, self._forecaster = verdict.weights, course, Forecaster(self._served, verdict.weights)
+        self._retrospect = Retrospect() if self.first_order else None
         self.phase, self.stored_whole = Phase.REUSE, False
         if connectivity:
             self._connectivity = Connectivity.from_tensors(dict(connectivity))
@@ -314,7 +321,8 @@ class Run:
             self._window = self.make_window(verdict.regions)
         if noise_differs:  # the probe belongs to another noise: nothing of it carries over
             self.own, self.noise = Trajectory(), history.noise
-            self._forecaster.points.clear()
+        for sigma, prediction in zip(self.own.sigmas, self.own.predictions, strict=True):
+            self._observe(self.step_of(sigma), sigma, prediction)
         fused = self._weights is not None and not forecasting
         return history.noise if fused or self.settings.resume or noise_differs else None
 
@@ -347,7 +355,7 @@ class Run:
         return kept.float()
 
     def _reuse(self, call: int, sigma: float, step: int, compute: Compute) -> Tensor:
-        assert self._pace is not None and self._forecaster is not None
+        assert self._forecaster is not None
         settings, steps = self.settings, len(self.request.sigmas) - 1
         fuse = settings.mode not in ("ours", "forecast")  # the paper's fusion: the history's own state outside the region
         if step < settings.resume:
@@ -357,11 +365,10 @@ class Run:
         if own is not None:
             self.counts.replayed += 1
             return blend(own, self._served(sigma, call), self._weights) if fuse else own
-        forecast = self._forecaster.predict(sigma) if self._forecaster.points else None
-        if forecast is not None and not self._pace.compute_next(steps - step):
+        if self._course is not None and self._forecaster.points and not self._course.due(step):
             self.counts.forecast += 1
             self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
-            return blend(forecast, self._served(sigma, call), self._weights) if fuse else forecast
+            return self._forecast(sigma, step)
         restrict = self._window is not None and self._window.ready((0, 1) if self._guided() else (0,))
         if not fuse and settings.refresh and self._since_full >= settings.refresh:
             restrict = False
@@ -375,8 +382,34 @@ class Run:
             if not fuse:  # outside the region nothing was computed: there the history carries on what was
                 own = blend(own, self._forecaster.carried(sigma), self._weights)
         self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
-        self._pace.computed(self._forecaster.observe(sigma, own.detach().clone()))
-        return blend(own, self._served(sigma, call), self._weights) if fuse else own
+        if fuse:
+            return blend(own, self._served(sigma, call), self._weights)
+        settled = self._settled(sigma, step, own)
+        self._observe(step, sigma, own.detach().clone())
+        return settled
+
+    def _observe(self, step: int, sigma: float, prediction: Tensor) -> None:
+        """A step of a hit was computed: what the forecaster and the course learn from it."""
+        assert self._forecaster is not None
+        self._forecaster.observe(sigma, prediction)
+        if self._course is not None:
+            self._course.computed(step, *self._forecaster.moved())
+
+    def _forecast(self, sigma: float, step: int) -> Tensor:
+        """The forecast of a step, noted for when the next computed one shows what it should have been."""
+        assert self._forecaster is not None
+        forecast = self._forecaster.predict(sigma)
+        if self._retrospect is not None:
+            self._retrospect.note(sigma, float(self.request.sigmas[step + 1]))
+        return forecast
+
+    def _settled(self, sigma: float, step: int, computed: Tensor) -> Tensor:
+        """A computed prediction, not yet observed, with the errors of the forecasts before it taken out where possible."""
+        assert self._forecaster is not None
+        if self._retrospect is None or not self._forecaster.points:
+            return computed
+        following, since = float(self.request.sigmas[step + 1]), self._forecaster.points[-1][0]
+        return self._retrospect.settle(sigma, following, computed, self._forecaster.predict(sigma), since)
 
     def _guided(self) -> bool:
         return self.request.identity.fields.get("cfg", "1") != "1"
@@ -386,7 +419,8 @@ class Run:
         assert self._pace is not None and self._forecaster is not None
         if self._forecaster.points and not self._pace.compute_next(len(self.request.sigmas) - 1 - step):
             self.counts.forecast += 1
-            return self._forecaster.predict(sigma)
+            return self._forecast(sigma, step)
         prediction = self._compute(compute)
+        settled = self._settled(sigma, step, prediction)
         self._pace.computed(self._forecaster.observe(sigma, prediction.detach().clone()))
-        return prediction
+        return settled

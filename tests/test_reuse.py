@@ -246,7 +246,7 @@ def test_a_hit_everywhere_from_the_same_noise_goes_on_from_its_probe() -> None:
 
 
 def test_forecast_steps_save_calls_and_stay_near_the_dense_render() -> None:
-    settings = Settings(probe=PROBE, tolerance=0.05, mode="forecast")
+    settings = Settings(probe=PROBE, tolerance=0.5, mode="forecast")
     sampler = Sampler(run(Verdict(True, "fits", history(), "id"), settings))
     output = sampler.render()
     counts = sampler.run.counts
@@ -254,6 +254,23 @@ def test_forecast_steps_save_calls_and_stay_near_the_dense_render() -> None:
     assert sampler.computed[-1] == pytest.approx(float(SIGMAS[-2])), "nothing corrects the last step: it is computed"
     reference = dense().states[-1]
     assert float((output - reference).norm() / reference.norm()) < 0.02
+
+
+def test_under_a_first_order_sampler_forecasts_are_corrected_afterwards() -> None:
+    def other(x: Tensor, sigma: float) -> Tensor:
+        return target(x, sigma) + 0.3 * sigma * OTHER_NOISE
+
+    settings, far, whole = Settings(probe=PROBE, tolerance=1.0, mode="forecast"), [], Sampler(run(), model=other)
+    whole.render()
+    for first_order in (False, True):
+        verdict = Verdict(True, "fits", history(), "id")
+        sampler = Sampler(run(verdict, settings, first_order=first_order), model=other)
+        sampler.render()
+        assert sampler.run.counts.forecast >= 3
+        after = sampler.run.step_of(sampler.computed[PROBE]) + 1  # the first computed step that forecasts came before
+        assert PROBE + 1 < after < STEPS
+        far.append(float((sampler.states[after] - whole.states[after]).norm()))
+    assert far[1] < 0.5 * far[0]
 
 
 def test_a_history_of_fifty_steps_serves_ten() -> None:
@@ -324,7 +341,7 @@ def test_resume_replays_the_history_first() -> None:
 
 def test_what_is_served_has_the_model_s_dtype_also_after_a_restart() -> None:
     verdict = Verdict(True, "fits", history(OTHER_NOISE), "id")
-    sampler = Sampler(run(verdict, Settings(probe=PROBE, mode="forecast", tolerance=0.05)),
+    sampler = Sampler(run(verdict, Settings(probe=PROBE, mode="forecast", tolerance=0.5)),
                       model=lambda x, s: target(x, s).double())
     sampler.render()
     assert sampler.run.counts.forecast and {p.dtype for p in sampler.served} == {torch.float64}

@@ -84,6 +84,7 @@ def prepare(history: History, precision: str, created: float) -> Contents:
         "text_vector": history.text_vector,
         "sigmas": history.sigmas,
         "call_sigmas": history.call_sigmas,
+        "bend": history.bend,
     }
     render = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in floats.items()}
     if history.thumbnail is not None:

@@ -32,6 +32,7 @@ class _Parts:
     noise: Tensor
     signature: Signature | None
     thumbnail: Tensor | None
+    bend: Tensor
     past: Past
     masks: Future[dict[str, Tensor]] | None
 
@@ -59,7 +60,7 @@ class Loan:
         order = needed(calls, reading.sigmas().tolist(), sigmas)
         self._ahead = ahead = Ahead(self._call, header.calls, 4 * noise.numel() * len(header.codes), order, self._thread)
         coming = self._thread.submit(reading.connectivity) if masks else None
-        return _Parts(reading, noise, reading.signature(), reading.thumbnail(), Past(calls, ahead), coming)
+        return _Parts(reading, noise, reading.signature(), reading.thumbnail(), reading.bend(), Past(calls, ahead), coming)
 
     def _call(self, i: int) -> Tensor:
         """Prediction of call i, [S, C, T, H, W]."""
@@ -113,6 +114,11 @@ class Loan:
     def past(self) -> Past:
         """The predictions, read ahead."""
         return self._parts().past
+
+    @property
+    def bend(self) -> Tensor:
+        """How the predictions move, [m, m]."""
+        return self._parts().bend
 
     @property
     def connectivity(self) -> Mapping[str, Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import signature as signatures
+from ..course import bend
 from ..history import History, Identity
 from .codec import Decoder
 from .connectivity import Masks
@@ -107,6 +108,16 @@ class Reading:
             raise BankDamaged("the schedule is not the entry's own")
         return sigmas
 
+    def bend(self) -> Tensor:
+        """How the predictions move, [m, m] float32 (`course.bend`); entries from before it was kept have it computed."""
+        calls = self.header.calls
+        if "bend" not in self._open[RENDER].slots:
+            return bend([self.denoised(i) for i in range(calls)])
+        inner = self._part("bend", 2)
+        if inner.shape != (calls, calls):
+            raise BankDamaged("the bend is not the entry's own")
+        return inner
+
     def thumbnail(self) -> Tensor | None:
         """[h, w, 3] uint8, or None when none was stored."""
         return self._part("thumbnail", 3, torch.uint8) if "thumbnail" in self._open[RENDER].slots else None
@@ -162,7 +173,7 @@ class Reading:
 
     def verify(self) -> None:
         """Read and check everything, one tensor at a time. Raises BankDamaged."""
-        for part in (self.noise, self.text_vector, self.sigmas, self.call_sigmas, self.thumbnail, self.signature):
+        for part in (self.noise, self.text_vector, self.sigmas, self.call_sigmas, self.bend, self.thumbnail, self.signature):
             part()
         for name in self._masks.names() if self._masks is not None else ():
             self.mask(name)

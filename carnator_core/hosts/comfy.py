@@ -29,6 +29,7 @@ from ..recall import text_vector
 from ..record import Trajectory
 from ..regions import Regions, latent_weights, regions, token_weights
 from ..request import Request, Settings
+from ..retrospect import FIRST_ORDER
 from ..reuse import Phase, Probe, ProbeDone, Restart, Run, Verdict
 from ..signature import Signature, signature
 from ..sparse import Connect
@@ -213,7 +214,8 @@ def _open(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, samp
               make_window=lambda scope: (_window(backbone, patcher.model.diffusion_model, settings, scope, layers)
                                          if restrictable(guider.model_options) else None),
               say=attachment.say, waited=lambda: loans.waited, lost=loans.lost,
-              stop_after_probe=attachment.stop_after_probe, layers=layers, device=str(patcher.load_device))
+              stop_after_probe=attachment.stop_after_probe, first_order=sampler_name(sampler) in FIRST_ORDER,
+              layers=layers, device=str(patcher.load_device))
     if attachment.preset is not None:
         probe, verdict = attachment.preset
         run.probe, run.own = probe, Trajectory(probe.trajectory.sigmas, probe.trajectory.predictions)
