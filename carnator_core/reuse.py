@@ -268,6 +268,8 @@ class Run:
                 start = self._take_up(verdict)
             except BankDamaged as error:
                 self.lost(error)
+                self._forecaster = self._course = self._retrospect = self._window = self._weights = self._connectivity = None
+                self.stored_whole = True
                 verdict = replace(verdict, accepted=False, history=None, reason=f"the history that fits cannot be read ({error})")
         self.verdict = verdict
         self.say(verdict.reason)
@@ -292,7 +294,7 @@ class Run:
     def _take_up(self, verdict: Verdict) -> Tensor | None:
         """Set out to reuse the accepted history; returns the noise to start again from, if the pass cannot be continued.
 
-        Raises BankDamaged when the history cannot be read: then nothing is taken up.
+        Raises BankDamaged when the history cannot be read: then the caller lets go of what was set here.
         """
         history = verdict.history
         assert history is not None

@@ -105,6 +105,33 @@ def test_calls_are_decoded_before_they_are_asked_for(bank: Bank, noted: list[int
         assert noted == list(range(18)), "nothing is decoded twice"
 
 
+def test_a_decision_looks_back_without_decoding_again(bank: Bank, noted: list[int]) -> None:
+    entry_id = bank.add(history(calls=CALLS))
+    with Loans(bank, sigmas(history(calls=CALLS))) as loans:
+        loan = loans.take(entry_id)
+        assert loan is not None
+        for i in (3, 1, 2, 3, 4):
+            loan.past.predictions[i]
+        wait_for(noted, CALLS)
+    assert sorted(noted) == list(range(CALLS)), "each once"
+
+
+def test_what_nobody_expected_goes_first(bank: Bank, monkeypatch: pytest.MonkeyPatch, noted: list[int]) -> None:
+    entry_id = bank.add(history(calls=CALLS))
+    plain = tensorfile.TensorFile.read
+
+    def slow(self: tensorfile.TensorFile, name: str) -> torch.Tensor:
+        time.sleep(0.05)
+        return plain(self, name)
+
+    monkeypatch.setattr(tensorfile.TensorFile, "read", slow)
+    with Loans(bank, sigmas(history(calls=CALLS))) as loans:
+        loan = loans.take(entry_id)
+        assert loan is not None
+        assert same(loan.past.predictions[19], history(calls=CALLS).denoised[19].unsqueeze(0))
+        assert 19 in noted[:4], "not after the sixteen that were to come"
+
+
 def test_on_another_schedule_only_the_neighbours_are_decoded(bank: Bank, noted: list[int]) -> None:
     stored = history(calls=CALLS)
     entry_id = bank.add(stored)

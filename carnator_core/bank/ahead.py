@@ -15,7 +15,8 @@ from torch import Tensor
 # What lies ready, in bytes: a row of forecast steps asks for one call after another with no computed step in between.
 AHEAD_BYTES = 256 << 20
 LEAST, MOST = 2, 16
-# Calls that were asked for and stay: a restart and interpolation ask for them again.
+# Calls that stay: those last asked for, and those just before the one asked for. A decision is made at the probe's last
+# step and then looks at the ones before it; a restart and interpolation ask again.
 KEPT = 4
 
 
@@ -57,10 +58,12 @@ class Ahead(Sequence[Tensor]):
         if i not in self._asked:
             self._asked.append(i)
         at = bisect_left(self._order, i)
-        wanted = [i, *self._order[at : at + self._depth + 1]]
-        for k in [k for k in self._coming if k not in wanted and k not in self._asked]:
-            self._coming.pop(k).cancel()
-        self._fetch(wanted)
+        kept = {*self._asked, *self._order[max(0, at - KEPT) : at + self._depth + 1]}
+        for k, coming in list(self._coming.items()):
+            # What nobody expected goes before all that has not begun.
+            if k not in kept or (i not in self._coming and coming.cancel()):
+                self._coming.pop(k).cancel()
+        self._fetch([i, *self._order[at : at + self._depth + 1]])
         began = time.perf_counter()
         try:
             return self._coming[i].result()

@@ -24,3 +24,7 @@ class BankDamaged(BankError):
 
 class BankMissing(BankDamaged):
     """An entry that is not there (any more), or cannot be read now. Nothing was put aside."""
+
+
+class BankForeign(BankMissing):
+    """A sound entry of another version of the format: of no use here, and left where it is."""

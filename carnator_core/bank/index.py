@@ -24,6 +24,7 @@ LOG = logging.getLogger("carnator")
 VERSION = 3
 FILE = "index.sqlite"
 BUSY_S = 10.0
+LEASE_S = 15 * 60.0  # how long a write or a reading counts that nobody ended: its process may have died
 # Result codes that speak of the folder or its locks and not of the file's contents.
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_PLACE = {
@@ -190,7 +191,7 @@ class Index:
 
     def writes(self, now: float) -> dict[str, int]:
         """Writes in flight and their bytes; those that are overdue are forgotten."""
-        self._db.execute("DELETE FROM writes WHERE expires < ?", (now,))
+        self._forget_overdue("writes", now)
         return dict(self._db.execute("SELECT token, bytes FROM writes"))
 
     def begin_read(self, token: str, entry_id: str, expires: float) -> None:
@@ -203,8 +204,12 @@ class Index:
 
     def being_read(self, now: float) -> set[str]:
         """Ids of the entries that somebody reads; overdue readers are forgotten."""
-        self._db.execute("DELETE FROM readers WHERE expires < ?", (now,))
+        self._forget_overdue("readers", now)
         return {row[0] for row in self._db.execute("SELECT entry FROM readers")}
+
+    def _forget_overdue(self, table: str, now: float) -> None:
+        """Also what would run for longer than anything may: a clock that was ahead has been set right since."""
+        self._db.execute(f"DELETE FROM {table} WHERE expires NOT BETWEEN ? AND ?", (now, now + 2 * LEASE_S))
 
 
 def is_broken(error: sqlite3.Error) -> bool:
@@ -255,9 +260,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         if version == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
             for statement in _TABLES.split(";"):
                 db.execute(statement)
-            db.execute(f"PRAGMA user_version={VERSION}")
         elif version != VERSION:
             raise sqlite3.DatabaseError(f"version {version}")
+        db.execute(f"PRAGMA user_version={VERSION}")  # always: only a write shows that the folder may just be read
         db.execute("COMMIT")
         db.execute("SELECT count(*) FROM entries").fetchone()
     except BaseException:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..history import History
-from .errors import BankDamaged, BankRefusal
+from .errors import BankDamaged, BankForeign, BankRefusal
 from .strictjson import MAX_JSON_BYTES, dumps
 
 MAX_CALLS = 4096
@@ -83,8 +83,10 @@ def check_history(history: History) -> None:
 
 def check_header(body: Any, schema: int, files: Sequence[str]) -> None:
     """Refuse a header that lies about types, sizes or names. Raises BankDamaged; allocates nothing."""
-    if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] != schema:
-        raise BankDamaged("the entry was written by another version")
+    if not isinstance(body, dict) or type(body.get("schema")) is not int:
+        raise BankDamaged("the header has no version")
+    if body["schema"] != schema:
+        raise BankForeign(f"the entry has version {body['schema']} of the format, and this pack reads {schema}")
     if body.keys() != _FIELDS.keys() or not all(isinstance(body[k], t) for k, t in _FIELDS.items()):
         raise BankDamaged("the header lacks fields or has strange ones")
     shape, calls = body["shape"], body["calls"]

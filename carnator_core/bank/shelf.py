@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..history import Identity, repeat_key
 from . import format as entry_format
-from .errors import BankDamaged, BankMissing
+from .errors import BankDamaged, BankForeign, BankMissing
 from .format import Header
 from .index import FILE, Index, Row, delete, is_broken, stamp
 from .limits import valid_id
@@ -45,6 +45,7 @@ class Shelf:
         self._lock = threading.RLock()
         self._index: Index | None = None
         self._seen: tuple[int, int] | None = None
+        self._foreign: set[str] = set()  # entries of another version: not read again, nor counted, nor touched
 
     def place(self, entry_id: str) -> Path:
         """Where an entry lies. Raises BankMissing for what is not an id."""
@@ -136,6 +137,11 @@ class Shelf:
         index.drop(entry_id)
         return trash.name
 
+    def everything(self) -> list[str]:
+        """Ids of all that lies among the entries, whoever wrote it."""
+        entries = self.folder / "entries"
+        return sorted(e.name for e in os.scandir(entries) if valid_id(e.name)) if entries.is_dir() else []
+
     def empty(self, trash: list[str]) -> None:
         """Delete what was discarded; outside of transactions, since it may take long."""
         for name in trash:
@@ -163,6 +169,10 @@ class Shelf:
             return
         try:
             index.put(self._row(entry_id, place, entry_format.read_header(place)))
+        except BankForeign as error:
+            if not self._foreign:
+                LOG.warning("bank: some entries are left alone: %s", ascii_text(error))
+            self._foreign.add(entry_id)
         except BankMissing as error:
             LOG.warning("bank: an entry cannot be read now: %s", ascii_text(error))
         except BankDamaged as error:
@@ -185,7 +195,7 @@ class Shelf:
         known = index.ids()
         for entry_id in known - there:
             index.drop(entry_id)
-        new = sorted(i for i in there - known if valid_id(i))
+        new = sorted(i for i in there - known - self._foreign if valid_id(i))
         for entry_id in new[:_BATCH]:
             self.admit(index, entry_id)
         if len(new) > _BATCH:

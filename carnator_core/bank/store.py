@@ -22,7 +22,7 @@ from . import format as entry_format
 from .card import Cards, EntryCard
 from .errors import BankDamaged, BankError, BankMissing, BankRefusal
 from .format import Header
-from .index import Index
+from .index import LEASE_S, Index
 from .nearest import Nearest
 from .reading import Reading
 from .shelf import LIFE, Shelf, ascii_text
@@ -32,8 +32,6 @@ from .worth import Life, victims, worth
 LOG = logging.getLogger("carnator")
 RESERVE_BYTES = 2 << 30
 Found = TypeVar("Found")
-WRITE_LEASE_S = 15 * 60.0
-READ_LEASE_S = 15 * 60.0
 
 
 class Bank:
@@ -117,7 +115,7 @@ class Bank:
         try:
             with self._shelf.transaction(create=True) as index:
                 evicted = self._make_room(index, size)
-                index.begin_write(token, size, self._clock() + WRITE_LEASE_S)
+                index.begin_write(token, size, self._clock() + LEASE_S)
                 staged = self._shelf.stage(token)
             self._shelf.empty(evicted)
             header = fill(staged)
@@ -233,7 +231,7 @@ class Bank:
         """
         folder = self._shelf.place(entry_id)
         token = secrets.token_hex(12)
-        self._lease(lambda index: index.begin_read(token, entry_id, self._clock() + READ_LEASE_S))
+        self._lease(lambda index: index.begin_read(token, entry_id, self._clock() + LEASE_S))
         try:
             with Reading(folder, entry_format.read_header(folder)) as reading:
                 yield reading
@@ -300,8 +298,8 @@ class Bank:
         self._forget(lambda index: [entry_id])
 
     def clear(self) -> None:
-        """Forget every entry, pinned or not, and what lies in quarantine."""
-        self._forget(lambda index: sorted(index.ids()))
+        """Forget every entry, pinned or not, those of other versions, and what lies in quarantine."""
+        self._forget(lambda index: self._shelf.everything())
         shutil.rmtree(self.folder / "quarantine", ignore_errors=True)
 
     def _forget(self, which: Callable[[Index], list[str]]) -> None:
