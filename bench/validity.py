@@ -186,12 +186,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--alpha", type=float, default=0.05, help="share of unsafe reuses allowed when choosing (0.05)")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps of every render (20)")
     options = parser.parse_args(arguments)
-    work, calibrating = streams(*((100, 14, 21) if options.quick else (1000, 126, 301)))
+    work, calibrating = streams(*((100, 14, 21) if options.quick else (1000, 84, 301)))
     numbers = range(len(work.requests))
     print(f"{len(work.histories)} remembered renders, {calibrating} requests to choose thresholds, {len(numbers) - calibrating} "
           f"to count, {options.steps} steps; on {stage.machine()}", flush=True)
     began = time.perf_counter()
-    cross = calibrating + min(56, len(numbers) - calibrating)
+    cross = calibrating + min(42, len(numbers) - calibrating)
     with multiprocessing.get_context("spawn").Pool(options.workers, _start, (work, options.steps)) as pool:
         chosen = choose(gather(pool, _calibrate, [(n,) for n in numbers[:calibrating]], "calibration", options.resume),
                         options.alpha)
