@@ -1,6 +1,6 @@
 """The cache bank: bytes an entry, speed, recall, eviction, and what a hit waits for the disk.
 
-python3 run.py bench bank [--quick] [--json FILE]
+python3 run.py bench bank [--quick] [--only PART] [--json FILE]
 
 Latents and masks of the real shapes are made up (see _bank_data.py); demo-world renders are real ones of the demo
 transformer. Masks are made for some layers and their bytes scaled to all; --quick also takes a quarter of the latent's
@@ -306,9 +306,18 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="run.py bench bank")
     options.add_argument("--quick", action="store_true", help="a few minutes: smaller latents, fewer entries")
     options.add_argument("--json", type=Path, help="write the figures here")
+    options.add_argument("--only", choices=("wait",), help="measure this part alone, and renew it in the file")
     given = options.parse_args()
     torch.set_num_threads(1)
     report: dict[str, Any] = {"machine": stage.machine(), "quick": given.quick, "threads": 1, "shapes": []}
+    if given.only:
+        with memory_folder() as folder:
+            found = measure_wait(folder, given.quick)
+        say(f"a hit's wait for the disk: {found}")
+        if given.json:
+            known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else report
+            given.json.write_text(json.dumps({**known, "wait": found}, indent=1), encoding="utf-8")
+        return
     with memory_folder() as folder:
         for shape in made.SHAPES:
             report["shapes"].append(found := measure_shape(shape, folder, given.quick))
