@@ -54,7 +54,7 @@ def worth(life: Life, dense_seconds: float, size: int, now: float) -> float:
 
     On streams of requests in the demo world (bench/_eviction.py) this saves as much as LRU where all entries are alike,
     and more where they are not; counting hits that decay with half-lives of 6 hours to 7 days saves less than LRU, for
-    creators go from theme to theme.
+    creators go from theme to theme. GreedyDual-Size saves the same to 0.01 % (docs/data/bank.json).
     """
     per_hit = (life.seconds_saved + EXPECTED_SAVING * dense_seconds) / (life.hits + 1)
     return per_hit / max(1, size) / (1 + max(0.0, now - life.used_at) / RECENT_S)
