@@ -18,7 +18,7 @@ from .history import REPEATS, Identity, Remembered
 from .prompt import parse
 from .regions import Regions, evidence_union, latent_weights, regions, token_weights
 from .request import Request, Settings
-from .reuse import Probe, Verdict
+from .reuse import Look, Probe, Verdict
 from .signature import Signature
 
 log = logging.getLogger("carnator")
@@ -82,7 +82,8 @@ def candidates(request: Request, bank: Recall, noise_digest: str, settings: Sett
             reasons.append(f'"{short(card.prompt)}" was rendered from another seed')
             continue
         if similarity < ALIKE:
-            reasons.append(f'"{short(card.prompt)}" has little in common with this prompt ({similarity:.2f})')
+            reasons.append(f'"{short(card.prompt)}" has little in common with this prompt ({similarity:.2f} alike, at least '
+                           f'{ALIKE:.2f} asked)')
             continue
         correspondence, text = NOTHING_NAMED, "the prompt's text is not known"
         if request.prompt.text and card.prompt:
@@ -126,6 +127,7 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
     refusals: list[str] = []
     refused: gate.Decision | None = None
     report: list[str] = []
+    looks: list[Look] = []
     for candidate in found:
         history = load(candidate.card.id)
         if history is None:
@@ -145,6 +147,7 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
                               candidate.card.id, own_steps=settings.mode in ("ours", "forecast"))
         report += [f'"{short(candidate.card.prompt)}", text similarity {candidate.similarity:.2f}; {candidate.text}',
                    gate.report(decision)]
+        looks.append(Look(candidate.card.prompt, history.thumbnail))
         if not decision.accepted:
             refused = refused or decision
             refusals.append(f'"{short(candidate.card.prompt)}" does not fit: {decision.reason}')
@@ -159,8 +162,10 @@ def judge(request: Request, probe: Probe, found: Sequence[Candidate], load: Call
             frames, height, width = history.noise.shape[1:]
             weights = latent_weights(token_weights(scope), (frames, height, width), probe.patch)
         return Verdict(True, f'reusing "{short(candidate.card.prompt)}"; {decision.reason}', history, candidate.card.id, scope,
-                       weights, similarity=candidate.similarity, report=report, decision=decision)
-    return Verdict(False, refusals[0] if refusals else "no remembered render could be read", report=report, decision=refused)
+                       weights, similarity=candidate.similarity, report=report, decision=decision,
+                       look=looks[-1])
+    return Verdict(False, refusals[0] if refusals else "no remembered render could be read", report=report, decision=refused,
+                   look=looks[0] if looks else None)
 
 
 def predicted_change(probe: Probe, history: Remembered, scale: ChangeScale) -> tuple[float, Tensor]:

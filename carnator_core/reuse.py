@@ -73,6 +73,14 @@ class Probe:
     patch: Grid
 
 
+@dataclass(frozen=True)
+class Look:
+    """How a creator recognises a history: its prompt, and its first frame [h, w, 3] uint8 (None when it kept none)."""
+
+    prompt: str
+    thumbnail: Tensor | None = None
+
+
 @dataclass
 class Verdict:
     """The outcome of recall and gate. `history` and `regions` are set when accepted; `report` is for the creator."""
@@ -88,6 +96,7 @@ class Verdict:
     report: list[str] = field(default_factory=list)
     decision: Decision | None = None  # the gate's answer on `history`, or on the first that it refused
     certificate: str = ""  # what can be said of the thresholds: "certified: ..." or "uncertified: ..."
+    look: Look | None = None  # of the history that `decision` is about
 
 
 class Compute(Protocol):

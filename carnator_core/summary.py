@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .reuse import Run
+from .reuse import Run, Verdict
 
 
 def packed(region: Tensor) -> str:
@@ -21,7 +21,9 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
     """Everything about a finished run that JSON can hold. seconds: of the whole sampling call.
 
     regions: entity -> packed Evidence Region on `grid`; active: packed Active Region of a hit, "" without.
-    saved: seconds less than the history's own dense render took, measured; only on a hit.
+    distances: what the gate measured against the history that was reused, or the first that it refused, as
+    `Decision.to_dict` has it; history, history_prompt: of that one, "" when none was looked at.
+    dense_seconds: how long the history's own dense render took, measured; saved: what this one took less. Both only on a hit.
     """
     verdict, counts = run.verdict, run.counts
     hit = verdict is not None and verdict.accepted
@@ -32,14 +34,29 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
         "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
         "overhead_seconds": counts.overhead, "waited_seconds": counts.waited, "delayed_steps": counts.delayed,
         "density": sum(counts.density) / len(counts.density) if counts.density else 1.0,
-        "report": verdict.report if verdict else [], "certificate": verdict.certificate if verdict else "", "grid": list(run.grid),
+        "report": verdict.report if verdict else [], "grid": list(run.grid),
         "regions": {name: packed(r) for name, r in run.probe.regions.items()} if run.probe else {}, "active": "",
+        **compared(verdict),
     }
     if hit and verdict is not None and verdict.history is not None:
-        out |= {"history": verdict.history_id, "history_prompt": verdict.history.prompt, "similarity": verdict.similarity,
-                "saved": float(verdict.history.facts.get("seconds", 0.0)) - seconds}
+        dense = float(verdict.history.facts.get("seconds", 0.0))
+        out |= {"similarity": verdict.similarity, "dense_seconds": dense, "saved": dense - seconds}
         if verdict.regions is not None:
             out |= {"active": packed(verdict.regions.active), "active_share": verdict.regions.share()}
+    return out
+
+
+def compared(verdict: Verdict | None) -> dict[str, Any]:
+    """The history that a verdict is about, and every distance that the gate measured to it."""
+    out: dict[str, Any] = {"history": "", "history_prompt": "", "distances": [], "unmeasured": [], "certificate": ""}
+    if verdict is None:
+        return out
+    out |= {"history": verdict.history_id, "certificate": verdict.certificate}
+    if verdict.look is not None:
+        out["history_prompt"] = verdict.look.prompt
+    if verdict.decision is not None:
+        told = verdict.decision.to_dict()
+        out |= {name: told[name] for name in ("history", "distances", "unmeasured")}
     return out
 
 
@@ -53,6 +70,7 @@ def closing_line(facts: dict[str, Any]) -> str:
     parts += [f"{facts[n]} {n}" for n in ("forecast", "replayed") if facts[n]]
     if facts["delayed_steps"]:
         parts.append(f"{facts['delayed_steps']} steps waited for the disk, {facts['waited_seconds']:.1f} s in all")
-    saved = facts["saved"]
-    parts.append(f"{facts['seconds']:.1f} s, {saved:.1f} s saved" if saved > 0 else f"{facts['seconds']:.1f} s, nothing saved")
+    dense, saved = facts["dense_seconds"], facts["saved"]
+    gain = f"{saved:.1f} s saved" if saved > 0 else "nothing saved"
+    parts.append(f"{facts['seconds']:.1f} s where the whole render took {dense:.1f} s: {gain}")
     return f"hit: {facts['reason']}; " + ", ".join(parts)

@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from .host import CLIENT
+
 
 @dataclass
 class Events:
-    """A context manager; while open, `seen` grows by (seconds on the local clock, type, data) for each JSON message."""
+    """A context manager; while open, `seen` grows by (seconds on the local clock, type, data) for each JSON message.
+
+    It stands for a page; as CLIENT for the one that queued what `Host.submit` sends: nodes speak to that one alone.
+    """
 
     url: str
+    client: str = CLIENT
     seen: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
     _loop: asyncio.AbstractEventLoop | None = None
     _thread: threading.Thread | None = None
@@ -39,7 +45,7 @@ class Events:
         import aiohttp
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        address = self.url.replace("http", "ws", 1) + "/ws?clientId=carnator-demo"
+        address = self.url.replace("http", "ws", 1) + f"/ws?clientId={self.client}"
         async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
             self._open.set()
             stopping = asyncio.ensure_future(self._stop.wait())

@@ -25,6 +25,7 @@ from typing import Any
 from .setup import ROOT, Installed, SetupError, find
 
 WEIGHTS = ROOT / "demo" / "weights"
+CLIENT = "carnator"  # as whom prompts are queued; the host answers on the websocket of that name
 _NOT_THE_PACK = (".git", ".github", "__pycache__", "out", "node_modules", ".venv", "venv", ".*_cache", ".hypothesis")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -235,7 +236,7 @@ class Host:
 
     def submit(self, prompt: dict[str, Any], workflow: dict[str, Any] | None = None) -> str:
         """Queue an API-format prompt; its id. `workflow` is the UI's file, kept in what the host writes."""
-        data: dict[str, Any] = {"prompt": prompt, "client_id": "carnator"}
+        data: dict[str, Any] = {"prompt": prompt, "client_id": CLIENT}
         if workflow is not None:
             data["extra_data"] = {"extra_pnginfo": {"workflow": workflow}}
         return str(self.post("/prompt", data)["prompt_id"])

@@ -20,6 +20,10 @@ WAN22_POSITIVE = (
     "camera slowly moves right, capturing the blend of music and city noise, with old subway signs and mottled walls "
     "in the background."
 )
+WAN22_14B_POSITIVE = (
+    "A sailboat glides over a calm bay at sunset. The camera follows it slowly from the side; hills stand in the "
+    "background, and the water mirrors the orange sky."
+)
 LTX_POSITIVE = (
     "A woman with long brown hair and light skin smiles at another woman with long blonde hair. The woman with brown "
     "hair wears a black jacket and has a small, barely noticeable mole on her right cheek. The camera angle is a "
@@ -63,6 +67,60 @@ Change one word of the prompt, *ball* to *cube* or *red* to *blue*, and press **
 is a safe start, only what differs is computed.
 
 The panel on the node says what happened, why, and what it saved; bypass the node (Ctrl+B) and nothing of it remains."""
+
+CALIBRATE_GUIDE = """\
+## Thresholds of your own
+
+**Carnator Calibrate** chooses the gate's thresholds from pairs of renders that somebody judged, and certifies them on \
+pairs that took no part in the choice. The panel says what they are worth, and how many pairs are missing.
+
+The lines in *pairs* are examples of the form and nothing more: press **Run** to see the report, then put your own in \
+their place, or empty the field and let your verdicts on this bank's reuses (*kept the scene*, *wrong scene*) speak.
+
+Write the profile's name into *profile* of **Carnator Reuse** or **Risk Gate** to use it."""
+
+EXAMPLE_PAIRS = "\n".join(
+    f'{{"request": "example {number}", "distances": {{"colour": {colour}, "motion": {motion}, "change": {change}}}, '
+    f'"safe": {safe}}}'
+    for number, (colour, motion, change, safe) in enumerate(
+        [
+            (2.0, 0.01, 0.08, "true"),
+            (4.5, 0.02, 0.15, "true"),
+            (6.0, 0.03, 0.12, "true"),
+            (9.0, 0.02, 0.22, "true"),
+            (11.0, 0.05, 0.30, "true"),
+            (14.0, 0.04, 0.26, "true"),
+            (19.0, 0.11, 0.55, "false"),
+            (26.0, 0.14, 0.60, "false"),
+            (33.0, 0.20, 0.71, "false"),
+            (40.0, 0.09, 0.83, "false"),
+        ],
+        1,
+    )
+)
+
+REAL_STAGES_GUIDE = """\
+## {name}, stage by stage
+
+This is ComfyUI's own template with Carnator's stages in place of KSampler, and **Carnator Text Encode** in place of the \
+positive CLIP Text Encode: press **Run**, and the first clip is rendered in full and remembered.
+
+Change a word or two of the prompt, keep size, steps and seed, and press **Run** again: when the Risk Gate finds a \
+remembered clip that is a safe start, only what differs is computed.
+
+*Evidence Region Viewer* shows both clips side by side, and what was compared."""
+
+EXPERTS_GUIDE = """\
+## {name} with Carnator
+
+This is ComfyUI's own template for the two experts, without its four-step LoRAs (so few steps leave nothing to save), \
+with **Carnator Reuse** before both: a history spans the two, so keep the nodes in both MODEL lines.
+
+Press **Run**, and the first clip is rendered in full and remembered. Change a word or two of the prompt, keep size, \
+steps and seed, and press **Run** again.
+
+The panels on the nodes say what happened, and why; when Carnator steps aside, the render is exactly the one you would \
+get without it."""
 
 REAL_GUIDE = """\
 ## {name} with Carnator

@@ -28,13 +28,13 @@ class CarnatorDenseFallback(io.ComfyNode):
 
     @classmethod
     def execute(cls, probe: ProbeResult) -> io.NodeOutput:
-        say = speaker(cls.hidden.unique_id)
+        say, done = speaker(cls.hidden.unique_id), reporter(cls.hidden.unique_id)
         if probe.run is None:
-            say("dense: " + probe.reason)
+            done({"decision": "aside", "reason": probe.reason})
             return io.NodeOutput(sample(probe.inputs, probe.inputs["model"]))
         keep = probe.bank is not None and probe.bank.record
         settings = Settings.of({**probe.settings, "record": keep})
         attachment = door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
-                                     done=reporter(cls.hidden.unique_id),
+                                     done=done,
                                      preset=(probe.run.finish_probe(), Verdict(False, probe.reason or "rendered densely")))
         return io.NodeOutput(sample(probe.inputs, door.attach(probe.inputs["model"], attachment)))

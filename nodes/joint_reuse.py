@@ -8,6 +8,7 @@ from comfy_api.latest import io
 
 from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.sampling import sample
+from ..carnator_core.hosts.telling import told_of
 from ..carnator_core.request import Settings
 from .status import reporter, speaker
 from .types import DecisionResult, DecisionType, advanced
@@ -50,7 +51,7 @@ class CarnatorJointReuse(io.ComfyNode):
         verdict, probe = decision.verdict, decision.probe
         say = speaker(cls.hidden.unique_id)
         if not verdict.accepted or probe.run is None:
-            say("miss: " + verdict.reason)
+            reporter(cls.hidden.unique_id)({"decision": "miss", "reason": verdict.reason, **told_of(verdict)})
             if dense_latent is None:
                 raise RuntimeError(f"this render is a miss ({verdict.reason}) and dense_latent is not connected: connect "
                                    "Dense Fallback to it, so that a miss still renders")

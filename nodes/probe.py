@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.sampling import sample
 from ..carnator_core.request import Settings
-from .status import speaker
+from .status import reporter, speaker
 from .types import BankHandle, BankType, ProbeResult, ProbeType, advanced
 
 
@@ -63,5 +63,16 @@ class CarnatorProbe(io.ComfyNode):
         sample(inputs, door.attach(model, attachment))
         run = attachment.last
         reason = "" if run is not None else (reasons[-1] if reasons else "this render cannot be served")
-        return io.NodeOutput(ProbeResult(inputs, bank, vae, settings.plain(), run, attachment.candidates,
-                                         reason.removeprefix("dense: ") or attachment.recall_reason))
+        found = ProbeResult(inputs, bank, vae, settings.plain(), run, attachment.candidates,
+                            reason.removeprefix("dense: ") or attachment.recall_reason)
+        reporter(cls.hidden.unique_id)(outcome(found))
+        return io.NodeOutput(found)
+
+
+def outcome(probe: ProbeResult) -> dict[str, Any]:
+    """What the page shows of a finished probe: "probed" with the remembered renders that might serve, or why none can."""
+    if probe.run is None:
+        return {"decision": "aside", "reason": probe.reason}
+    return {"decision": "probed", "reason": "" if probe.candidates else probe.reason, "candidates": len(probe.candidates),
+            "history_prompt": probe.candidates[0].card.prompt if probe.candidates else "",
+            "entities": list(probe.run.finish_probe().regions)}

@@ -10,6 +10,7 @@ from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.graph import prompt_of
 from ..carnator_core.request import MODES, Settings
 from . import banks, profiles
+from .running import running
 from .status import reporter, speaker
 from .types import BankHandle, BankType, advanced
 
@@ -38,7 +39,7 @@ class CarnatorReuse(io.ComfyNode):
                 io.Vae.Input("vae", optional=True, tooltip="Optional: true colours for the comparison, and thumbnails."),
                 *advanced(
                     io.Int.Input("probe_steps", default=s.probe, min=1, max=50, tooltip="Dense steps before the decision."),
-                    io.Float.Input("strictness", default=1.0, min=0.1, max=10.0, step=0.1, tooltip="Multiplies every threshold: below 1 reuses less, above 1 more."),
+                    io.Float.Input("strictness", default=1.0, min=0.1, max=10.0, step=0.1, tooltip="Tolerance for differences: multiplies every threshold. Larger is laxer: above 1 reuses more often, below 1 less often."),
                     io.Combo.Input("mode", options=list(MODES), default="ours", tooltip="What is reused; see the help page."),
                     io.Int.Input("active_radius", default=s.active, min=0, max=32, tooltip="Tokens around the evidence that are computed too."),
                     io.Int.Input("context_radius", default=s.context, min=0, max=64, tooltip="Further tokens that are looked at."),
@@ -64,8 +65,13 @@ class CarnatorReuse(io.ComfyNode):
         settings = Settings(probe=probe_steps, noise=SEED[noise], mode=mode, tolerance=PACE[pace], active=active_radius,
                             context=context_radius, window=(window_start, window_end), strictness=strictness,
                             record=remember and handle.record, subject=subject, miss_tolerance=miss_tolerance)
-        node = cls.hidden.unique_id
+        node, queued = cls.hidden.unique_id, cls.hidden.prompt
+
+        def text() -> str:
+            """Asked for when sampling starts: this node's output is kept while only the prompt changes."""
+            return prompt_of(dict(running().graph) or queued, node)
+
         held, problem = profiles.find(profile)
-        attachment = door.Attachment(settings, handle.bank, text=prompt_of(cls.hidden.prompt, node), vae=vae,
-                                     say=speaker(node), done=reporter(node), profile=held, problem=problem)
+        attachment = door.Attachment(settings, handle.bank, text=text, vae=vae, say=speaker(node), done=reporter(node),
+                                     profile=held, problem=problem)
         return io.NodeOutput(door.attach(model, attachment))

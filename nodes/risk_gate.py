@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 
 from ..carnator_core.gate import Thresholds
 from ..carnator_core.hosts import comfy as door
+from ..carnator_core.hosts.telling import told_of
 from ..carnator_core.request import MODES, Settings
 from ..carnator_core.reuse import Verdict
 from . import profiles
+from .status import reporter
 from .types import DecisionResult, DecisionType, ProbeResult, ProbeType, advanced
 
 
@@ -33,6 +35,7 @@ class CarnatorRiskGate(io.ComfyNode):
                           io.String.Input("profile", default="", multiline=False, tooltip="A profile from Carnator Calibrate, by its name or as JSON text; it replaces the thresholds above.")),
             ],
             outputs=[DecisionType.Output(display_name="decision"), io.String.Output(display_name="report")],
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -51,4 +54,6 @@ class CarnatorRiskGate(io.ComfyNode):
         head = "HIT: " if verdict.accepted else "MISS: "
         text = "\n".join([head + verdict.reason, *verdict.report])
         probe.settings = settings.plain()
-        return io.NodeOutput(DecisionResult(probe, verdict), text, ui=ui.PreviewText(text))
+        reporter(cls.hidden.unique_id)({"decision": "hit" if verdict.accepted else "miss", "reason": verdict.reason,
+                                        "report": verdict.report, **told_of(verdict)})
+        return io.NodeOutput(DecisionResult(probe, verdict), text)

@@ -1,4 +1,7 @@
-"""The one line under a node while it runs, and what is left of it afterwards."""
+"""What a node tells the page: one line while it runs, and what is left of it afterwards.
+
+Only the page that queued the render hears of it; without one nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,36 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from .running import running
+
 log = logging.getLogger("carnator")
+LINE, SUMMARY = "carnator.status", "carnator.summary"
 
 
 def speaker(node_id: str | None) -> Callable[[str], None]:
     """A function that shows a line of text on the node; silent where the host cannot. Never fails a render."""
-    def say(text: str) -> None:
-        if node_id is None:
-            return
-        try:
-            from server import PromptServer
-            PromptServer.instance.send_progress_text(text, node_id)
-        except Exception as error:  # noqa: BLE001 - a status line is never worth a render
-            log.debug("no status line: %s", error)
-    return say
+    return lambda text: _send(LINE, node_id, {"text": text})
 
 
 def reporter(node_id: str | None) -> Callable[[dict[str, Any]], None]:
     """A function that sends a render's summary to the page, where the node shows it."""
-    def done(summary: dict[str, Any]) -> None:
-        try:
-            from server import PromptServer
-            PromptServer.instance.send_sync("carnator.summary", {"node": node_id, **summary})
-        except Exception as error:  # noqa: BLE001
-            log.debug("no summary: %s", error)
-    return done
+    return lambda summary: _send(SUMMARY, node_id, summary)
+
+
+def stamped(node_id: str | None, facts: dict[str, Any]) -> dict[str, Any]:
+    """facts with `node`, the page's `mark` of it, and the `run` they belong to (the host's prompt id)."""
+    now = running()
+    return {"node": node_id, "mark": now.mark(node_id or ""), "run": now.run, **facts}
+
+
+def _send(event: str, node_id: str | None, facts: dict[str, Any]) -> None:
+    if node_id is None:
+        return
+    try:
+        from server import PromptServer
+
+        server = PromptServer.instance
+        if server.client_id is not None:
+            server.send_sync(event, stamped(node_id, facts), server.client_id)
+    except Exception as error:  # noqa: BLE001 - what a page shows is never worth a render
+        log.debug("nothing shown on the node: %s", error)

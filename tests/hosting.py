@@ -160,21 +160,28 @@ def schedule(model: Any, steps: int = STEPS, scheduler: str = "simple") -> Tenso
 
 @dataclass
 class Page:
-    """Stands for the host's web page: keeps what nodes send to it."""
+    """Stands for the host's server with one web page, which queued the render: keeps what nodes send to it."""
 
     lines: list[str] = field(default_factory=list)
-    summaries: list[dict[str, Any]] = field(default_factory=list)
-
-    def send_progress_text(self, text: str, node_id: str) -> None:
-        self.lines.append(text)
+    told: list[dict[str, Any]] = field(default_factory=list)
+    client_id: str | None = "page"
 
     def send_sync(self, event: str, data: Any, sid: str | None = None) -> None:
-        if event == "carnator.summary":
-            self.summaries.append(data)
+        if sid != self.client_id:
+            return
+        if event == "carnator.status":
+            self.lines.append(data["text"])
+        elif event == "carnator.summary":
+            self.told.append(data)
 
     @property
     def said(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        """Of whole renders; what a probe, a gate and a node that steps aside tell is in `told` too."""
+        return [data for data in self.told if "steps" in data]
 
     @property
     def last(self) -> dict[str, Any]:

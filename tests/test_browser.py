@@ -1,176 +1,68 @@
-"""What a creator sees, in a real browser on the real host, with the classic renderer and with the Vue one.
-
-Screenshots are left in out/screenshots.
-"""
+"""What a creator sees of templates, panels and viewer, in a real browser on the real host, with both renderers."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import browsing
 import pytest
+from browsing import COLOURS, PATIENCE, Screen, assert_apart, contrast
 
 pytestmark = pytest.mark.browser
 
+browser, screen = browsing.browser, browsing.screen  # fixtures
+
 ROOT = Path(__file__).resolve().parent.parent
-SHOTS = ROOT / "out" / "screenshots"
 NAMES = sorted(p.stem for p in (ROOT / "workflows").glob("*.json"))
-FLAGS = [
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--no-first-run",
-]  # fmt: skip
-PATIENCE = 400_000  # milliseconds: two busy cores draw the page in software
-RENDERERS = {"classic": False, "vue": True}
 CFG = {"classic": 5.5, "vue": 5.6}  # the renders of no other test fit these
+FIRST, SECOND, OTHER = "a red ball moving right on snow", "a red cube moving right on snow", "two small green stars on water"
+THEMES = ("light", "dark")
 
-NODES = """() => app.rootGraph.nodes.map(n => {
-  const drawn = document.querySelector(`[data-node-id="${n.id}"]`)?.getBoundingClientRect();
-  const s = app.canvas.ds.scale;
-  return { id: n.id, type: n.type, known: n.type in LiteGraph.registered_node_types, title: n.title,
-           box: [n.pos[0], n.pos[1] - 30, n.size[0], n.size[1] + 30],
-           drawn: drawn ? [drawn.x / s, drawn.y / s, drawn.width / s, drawn.height / s] : null };
-})"""
-OPEN = """async name => {
+DROP = """async name => {
   const file = await fetch(`/api/workflow_templates/carnator/${name}.json`);
-  await app.loadGraphData(await file.json(), true, true, name, { openSource: 'template' });
+  const carried = new DataTransfer();
+  carried.items.add(new File([await file.blob()], `${name}.json`, { type: 'application/json' }));
+  const how = { dataTransfer: carried, bubbles: true, cancelable: true };
+  for (const kind of ['dragenter', 'dragover', 'drop']) app.canvas.canvas.dispatchEvent(new DragEvent(kind, how));
 }"""
-SET = """([title, widget, value]) => {
-  app.rootGraph.nodes.find(n => n.title === title).widgets.find(w => w.name === widget).value = value;
+WATCH = """kind => {
+  const panel = app.rootGraph.nodes.find(n => n.type === kind).widgets.find(w => w.name === 'carnator_result').element;
+  window.carnatorSaid = [];
+  new MutationObserver(() => window.carnatorSaid.push(panel.innerText)).observe(panel, { childList: true });
 }"""
-LOOK_AT = """([kind, scale]) => {
-  app.canvas.ds.scale = scale;
-  app.canvas.centerOnNode(app.rootGraph.nodes.find(n => n.type === kind));
-  app.canvas.setDirty(true, true);
+SELECT = """kind => {
+  app.canvas.deselectAll();
+  app.canvas.select(app.rootGraph.nodes.find(n => n.type === kind));
+  app.canvas.canvas.focus();
 }"""
-PANELS = """() => Object.fromEntries(app.rootGraph.nodes.flatMap(n => {
-  const panel = n.widgets?.find(w => w.name === 'carnator_result')?.element;
-  if (!panel) return [];
-  return [[n.type, { decision: panel.dataset.decision ?? '', text: panel.innerText, shown: panel.isConnected }]];
-}))"""
-COLOURS = """() => [...document.querySelectorAll('.carnator-result')].flatMap(panel => {
-  const of = (e, what) => getComputedStyle(e)[what];
-  const mark = panel.querySelector('.carnator-mark');
-  return [[of(panel, 'color'), of(panel, 'backgroundColor')],
-          ...(mark ? [[of(mark, 'color'), of(mark, 'backgroundColor')]] : [])];
-})"""
+# The share of the history's picture that is drawn, and what is said of it.
+PICTURE = """() => {
+  const picture = document.querySelector('.carnator-result[data-decision="hit"] .carnator-picture');
+  const { width, height } = picture;
+  const all = picture.getContext('2d').getImageData(0, 0, width, height).data;
+  let drawn = 0;
+  for (let i = 3; i < all.length; i += 4) drawn += all[i] > 0;
+  return [drawn / (width * height), picture.title];
+}"""
+FRAMES = "() => [...document.querySelectorAll('.carnator-clip canvas')].map(c => c.toDataURL())"
+MESSAGES = "() => [...document.querySelectorAll('.carnator-viewer .carnator-distance')].map(d => d.innerText)"
 
 
-@dataclass
-class Screen:
-    """The front end in a browser page, with what it said on its console."""
-
-    page: Any
-    host: Any
-    renderer: str
-    said: list[tuple[str, str, str]] = field(default_factory=list)
-
-    def open(self, name: str) -> None:
-        self.page.evaluate(OPEN, name)
-        self.page.wait_for_function("() => app.rootGraph.nodes.some(n => n.type.startsWith('Carnator'))")
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until two looks at the nodes, some frames apart, show the same places and sizes."""
-        before: Any = None
-        for _ in range(40):
-            self.page.wait_for_timeout(500)
-            now = self.page.evaluate(NODES)
-            if now == before:
-                return
-            before = now
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return self.page.evaluate(NODES)  # type: ignore[no-any-return]
-
-    def panels(self) -> dict[str, dict[str, Any]]:
-        """What our nodes show, by their type."""
-        return self.page.evaluate(PANELS)  # type: ignore[no-any-return]
-
-    def type_in(self, title: str, widget: str, value: Any) -> None:
-        self.page.evaluate(SET, [title, widget, value])
-
-    def press_run(self) -> None:
-        """Press Run and wait for the queue to empty and for the page to have heard of it."""
-        done = len(self.host.get("/history"))
-        self.page.get_by_role("button", name="Run", exact=True).first.click(timeout=PATIENCE)
-        until = time.monotonic() + PATIENCE / 1000
-        while len(self.host.get("/history")) == done:
-            assert time.monotonic() < until, "the render did not end"
-            time.sleep(0.5)
-        (last,) = list(self.host.get("/history?max_items=1").values())
-        assert last["status"]["status_str"] == "success", last["status"]["messages"]
-        self.settle()
-
-    def theme(self, name: str) -> None:
-        self.page.evaluate("name => app.extensionManager.setting.set('Comfy.ColorPalette', name)", name)
-        self.page.wait_for_timeout(1500)
-
-    def look_at(self, kind: str, scale: float = 1.2) -> None:
-        self.page.evaluate(LOOK_AT, [kind, scale])
-        self.page.wait_for_timeout(1500)
-
-    def shoot(self, name: str) -> None:
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SHOTS / f"{name}-{self.renderer}.png")
-
-    def complaints(self) -> list[tuple[str, str, str]]:
-        """Errors and warnings of ours: from our scripts, about our nodes, or uncaught by anyone."""
-        wrong = [s for s in self.said if s[0] in ("error", "warning", "uncaught")]
-        return [s for s in wrong if s[0] == "uncaught" or "carnator" in (s[1] + s[2]).lower()]
+def rewrite(screen: Screen, old: str, new: str) -> None:
+    """Type over a prompt that stands in one of the text fields."""
+    (field,) = [f for f in screen.page.locator("textarea").all() if f.input_value() == old]
+    field.fill(new)
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=str(chromium), args=FLAGS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture(scope="module", params=RENDERERS)
-def screen(request: pytest.FixtureRequest, browser: Any, host: Any) -> Iterator[Screen]:
-    settings = {
-        "Comfy.VueNodes.Enabled": RENDERERS[request.param], "Comfy.TutorialCompleted": True, "Comfy.Locale": "en",
-        "Comfy.ColorPalette": "dark", "Comfy.InstalledVersion": "1.47.12", "Comfy.Minimap.Visible": False,
-    }  # fmt: skip
-    for name, value in settings.items():
-        host.request(f"/settings/{name}", value)
-    page = browser.new_page(viewport={"width": 1280, "height": 720})
-    page.set_default_timeout(PATIENCE)
-    shown = Screen(page, host, request.param)
-    page.on("console", lambda m: shown.said.append((m.type, m.text, m.location.get("url", ""))))
-    page.on("pageerror", lambda e: shown.said.append(("uncaught", str(e), "")))
-    page.goto(host.url)
-    page.wait_for_function("() => window.app?.extensionManager && window.app?.rootGraph")
-    page.get_by_role("button", name="Run", exact=True).first.wait_for()
-    yield shown
-    page.close()
-
-
-def contrast(one: str, other: str) -> float:
-    """WCAG contrast of two CSS colours, rgb(r, g, b)."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(v) / 255 for v in re.findall(r"\d+", colour)[:3]]
-        r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    low, high = sorted(luminance(c) for c in (one, other))
-    return (high + 0.05) / (low + 0.05)
-
-
-def assert_apart(nodes: list[dict[str, Any]], which: str) -> None:
-    for one, other in itertools.combinations([n for n in nodes if n[which]], 2):
-        a, b = one[which], other[which]
-        apart = any(a[i] + a[i + 2] <= b[i] + 1 or b[i] + b[i + 2] <= a[i] + 1 for i in (0, 1))
-        assert apart, f"{one['type']} #{one['id']} and {other['type']} #{other['id']} overlap"
+def readable(screen: Screen, name: str) -> None:
+    """A screenshot in either theme; every text of ours stands out from what is behind it."""
+    for theme in THEMES:
+        screen.theme(theme)
+        screen.shoot(f"{name}-{theme}")
+        assert all(contrast(*pair) >= 4.5 for pair in screen.page.evaluate(COLOURS)), theme
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -184,65 +76,143 @@ def test_a_template_opens(name: str, screen: Screen) -> None:
     assert_apart(nodes, "box")
     panels = screen.panels()
     assert panels and all(p["text"] and not p["decision"] for p in panels.values())
-    for theme in ("light", "dark"):
-        screen.theme(theme)
-        screen.shoot(f"{name}-{theme}")
+    screen.shoot(name)
     assert screen.complaints() == []
 
 
-def test_the_story_in_one_node(screen: Screen) -> None:
-    """A first render is remembered; a word is changed; the second is reused, and the node says so."""
-    screen.open("carnator_demo_one_node")
+def test_the_whole_story(screen: Screen) -> None:
+    """Drag in the template, Run; change a word, Run: reused, from what, where, what it saved; change to something else,
+    Run: not reused, and why; bypass the node: the ordinary render, and nothing of it left."""
+    screen.page.evaluate(DROP, "carnator_demo_one_node")
+    screen.page.wait_for_function("() => app.rootGraph.nodes.some(n => n.type === 'CarnatorReuse')")
+    screen.settle()
     screen.type_in("KSampler", "cfg", CFG[screen.renderer])
+    screen.page.evaluate(WATCH, "CarnatorReuse")
     screen.press_run()
     first = screen.panels()["CarnatorReuse"]
     assert first["decision"] == "miss" and first["text"].startswith("Rendered in full") and first["shown"]
+    lines = screen.page.evaluate("() => window.carnatorSaid")
+    assert any("Running" in line and re.search(r"probing \d/4", line) for line in lines), "one line while it runs"
     assert_apart(screen.nodes(), "box")
     assert screen.page.locator("video").count() >= 1
-    screen.shoot("one-node-first")
-    screen.type_in("Positive prompt", "text", "a red cube moving right on snow")
+    screen.shoot("story-1-remembered")
+
+    rewrite(screen, FIRST, SECOND)
     screen.press_run()
     second = screen.panels()["CarnatorReuse"]
-    assert second["decision"] == "hit", second["text"]
-    assert second["text"].startswith("Reused") and "a red ball moving right on snow" in second["text"]
-    assert re.search(r"\d s, \d+(\.\d)? s saved", second["text"])
+    assert second["decision"] == "hit" and second["text"].startswith("Reused"), second["text"]
+    assert FIRST in second["text"] and "computed anew: cube for ball" in second["text"]
+    seconds, dense = re.search(r"(\d+(?:\.\d)?) s instead of (\d+(?:\.\d)?) s", second["text"]).groups()  # type: ignore[union-attr]
+    saved = re.search(r"(\d+(?:\.\d)?) s saved", second["text"]).group(1)  # type: ignore[union-attr]
+    assert abs(float(dense) - float(seconds) - float(saved)) <= 1.1, "rounded to seconds from ten on"
+    drawn, told = screen.page.evaluate(PICTURE)
+    assert drawn == 1.0 and told == f"The remembered render: {FIRST}. Tinted: computed anew."
+    assert_apart(screen.nodes(), "box")
     screen.look_at("CarnatorReuse")
-    for theme in ("light", "dark"):
-        screen.theme(theme)
-        screen.shoot(f"one-node-hit-{theme}")
-        assert all(contrast(*pair) >= 4.5 for pair in screen.page.evaluate(COLOURS)), theme
+    readable(screen, "story-2-reused")
+
+    rewrite(screen, SECOND, OTHER)
+    screen.press_run()
+    third = screen.panels()["CarnatorReuse"]
+    assert third["decision"] == "miss" and third["text"].startswith("Rendered in full"), third["text"]
+    reason = third["text"].split("\n\n")[1]
+    assert FIRST in reason or SECOND in reason, "it names what it was compared with"
+    readable(screen, "story-3-refused")
+
+    screen.page.evaluate(SELECT, "CarnatorReuse")
+    screen.page.keyboard.press("Control+b")
+    screen.type_in("KSampler", "seed", 8)
+    screen.press_run()
+    (last,) = screen.host.get("/history?max_items=1").values()
+    assert not [n for n in last["prompt"][2].values() if n["class_type"] == "CarnatorReuse"]
+    assert screen.panels()["CarnatorReuse"]["decision"] == "", "what it said is no longer true"
+    screen.shoot("story-4-bypassed")
     assert screen.complaints() == []
 
 
-def test_the_story_stage_by_stage(screen: Screen) -> None:
-    """The same with a node for each stage: the gate gives its reason, and the fallback runs only on the miss."""
+def test_stage_by_stage_with_the_viewer(screen: Screen) -> None:
+    """A node for each stage: the gate gives its reason, the fallback runs only on the miss, the viewer shows both clips."""
     screen.open("carnator_demo")
     screen.type_in("Early Signature Probe", "cfg", CFG[screen.renderer])
     screen.type_in("Cache Bank Loader", "name", f"browser {screen.renderer}")
     screen.press_run()
     first = screen.panels()
-    assert first["CarnatorRiskGate"]["decision"] == first["CarnatorDenseFallback"]["decision"] == "miss"
+    assert first["CarnatorEarlySignatureProbe"]["decision"] == "probed"
+    for kind in ("CarnatorRiskGate", "CarnatorDenseFallback", "CarnatorJointReuseSampler"):
+        assert first[kind]["decision"] == "miss", kind
+        assert "the bank is empty" in first[kind]["text"], kind
     assert first["CarnatorRiskGate"]["text"].startswith("No safe start")
-    assert first["CarnatorJointReuseSampler"]["decision"] == ""
+    assert screen.page.locator(".carnator-clip").count() == 1, "there is no remembered clip yet"
     assert_apart(screen.nodes(), "box")
-    screen.shoot("stages-first")
-    screen.type_in("Positive prompt", "text", "a red cube moving right on snow")
+    screen.shoot("stages-1-remembered")
+
+    rewrite(screen, FIRST, SECOND)
     screen.press_run()
     second = screen.panels()
-    assert second["CarnatorRiskGate"]["decision"] == "hit", second["CarnatorRiskGate"]["text"]
-    assert second["CarnatorRiskGate"]["text"].startswith("Safe to reuse")
+    assert second["CarnatorRiskGate"]["text"].startswith("Safe to reuse"), second["CarnatorRiskGate"]["text"]
     assert second["CarnatorJointReuseSampler"]["text"].startswith("Reused")
     assert second["CarnatorDenseFallback"]["decision"] == ""  # it did not run
     assert_apart(screen.nodes(), "box")
-    screen.shoot("stages-second")
+    screen.shoot("stages-2-reused")
     screen.look_at("CarnatorRiskGate", 1.0)
     screen.page.get_by_role("button", name="Numbers").first.click()
     screen.settle()
-    numbers = screen.page.locator(".carnator-numbers:visible").first
-    assert numbers.inner_text().strip()
-    for theme in ("light", "dark"):
-        screen.theme(theme)
-        screen.shoot(f"stages-numbers-{theme}")
+    assert screen.page.locator(".carnator-numbers:visible .carnator-distance").count() >= 3
+    readable(screen, "stages-3-numbers")
+    look_through_the_viewer(screen)
+    assert screen.complaints() == []
+
+
+def look_through_the_viewer(screen: Screen) -> None:
+    screen.look_at("CarnatorEvidenceRegionViewer", 1.0)
+    page = screen.page
+    page.wait_for_function("() => document.querySelectorAll('.carnator-clip canvas').length === 2")
+    captions = page.locator(".carnator-clip figcaption").all_inner_texts()
+    assert captions == [f"Remembered: {FIRST}", f"This render after 4 of 50 steps: {SECOND}"]
+    rows = page.evaluate(MESSAGES)
+    assert any(row.startswith("cube: shape") and row.endswith("asked for") for row in rows)
+    assert any(row.startswith("picture: change") and row.endswith("fits") for row in rows)
+    readable(screen, "viewer")
+
+    seen = page.evaluate(FRAMES)
+    slider = page.get_by_role("slider", name="Latent frame")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert slider.input_value() == "1" and "frame 2 of 3" in page.locator(".carnator-frames").inner_text()
+    moved = page.evaluate(FRAMES)
+    assert all(a != b for a, b in zip(seen, moved, strict=True))
+    for name, both in (("ball \u2192 cube", True), ("computed anew", True), ("looked at", True)):
+        before = page.evaluate(FRAMES)
+        button = page.locator(".carnator-switch", has_text=name)
+        pressed = button.get_attribute("aria-pressed")
+        button.focus()
+        page.keyboard.press("Space")
+        assert button.get_attribute("aria-pressed") != pressed, name
+        after = page.evaluate(FRAMES)
+        assert all(a != b for a, b in zip(before, after, strict=True)) is both, name
+    assert len(screen.nodes()) == 18, "no key went to the graph behind"
+
+
+def test_what_a_node_showed_outlives_tabs_and_a_reload(screen: Screen) -> None:
+    """After the story of stages: another tab and back, then the page anew; and the saved workflow has not grown."""
+    before = {kind: panel["text"] for kind, panel in screen.panels().items()}
+    assert before["CarnatorRiskGate"].startswith("Safe to reuse")
+    page = screen.page
+    page.evaluate("() => app.extensionManager.command.execute('Comfy.NewBlankWorkflow')")
+    page.wait_for_function("() => app.rootGraph.nodes.length === 0")
+    page.evaluate("() => app.extensionManager.command.execute('Workspace.PreviousOpenedWorkflow')")
+    page.wait_for_function("() => app.rootGraph.nodes.some(n => n.type === 'CarnatorRiskGate')")
+    screen.settle()
+    assert {kind: panel["text"] for kind, panel in screen.panels().items()} == before
+    saved = page.evaluate("() => JSON.stringify(app.rootGraph.serialize())")
+    assert FIRST not in saved and "thumbnail" not in saved
+    page.reload()
+    browsing.wait_until_up(page)
+    page.wait_for_function("() => app.rootGraph.nodes.some(n => n.type === 'CarnatorRiskGate')", timeout=PATIENCE)
+    screen.settle()
+    assert {kind: panel["text"] for kind, panel in screen.panels().items()} == before
+    assert page.locator(".carnator-clip canvas").count() == 2
+    screen.shoot("after-a-reload")
     assert screen.complaints() == []
 
 

@@ -300,6 +300,5 @@ def test_a_status_line_that_fails_costs_nothing(wan_model: Any, stock: Stock, ba
     def fail(*_: Any) -> None:
         raise ConnectionError("the page is gone")
 
-    monkeypatch.setattr(page, "send_progress_text", fail)
     monkeypatch.setattr(page, "send_sync", fail)
     assert torch.equal(ksampler(reuse(wan_model, bank), Ask()), stock(Ask()))

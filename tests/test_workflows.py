@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import re
@@ -10,19 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carnator.demo.events import Events
 from carnator.demo.graph import to_prompt
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "workflows").glob("*.json"))
 NAMES = [
+    "carnator_calibrate",
     "carnator_demo",
     "carnator_demo_one_node",
     "carnator_ltx_t2v",
+    "carnator_ltx_t2v_stages",
     "carnator_wan21_t2v_1_3b",
+    "carnator_wan21_t2v_1_3b_stages",
+    "carnator_wan22_t2v_14b",
     "carnator_wan22_t2v_5b",
+    "carnator_wan22_t2v_5b_stages",
 ]
 DRAWN_ON = "0.30.0"  # the ComfyUI whose nodes the script asked for
 TITLE = 30  # pixels of a node's title, above its place
+LATENTS = ("EmptyHunyuanLatentVideo", "EmptyLTXVLatentVideo", "Wan22ImageToVideoLatent")
+BOTH_WAYS = "read and remember"
+FEW = 14  # steps of a render on the demo weights
+TWO_EXPERTS = ("carnator_wan22_t2v_14b",)
+EXPERTS = [["aside", "aside"], ["aside", "aside"]]  # each half of KSamplerAdvanced's pair is left alone
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -34,6 +46,7 @@ def nodes_of(workflow: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 templates = pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+renders = pytest.mark.parametrize("path", [p for p in FILES if p.stem != "carnator_calibrate"], ids=lambda p: p.stem)
 
 
 def test_all_templates_are_there() -> None:
@@ -88,13 +101,13 @@ def test_our_nodes_say_where_they_come_from(path: Path) -> None:
     assert all(n["properties"]["cnr_id"] == "carnator" and n["properties"]["ver"] == version for n in ours)
 
 
-@templates
+@renders
 def test_seeds_are_fixed(path: Path) -> None:
     values = [v for n in read(path)["nodes"] for v in n.get("widgets_values", [])]
     assert "fixed" in values and not {"randomize", "increment", "decrement"} & {v for v in values if isinstance(v, str)}
 
 
-@templates
+@renders
 def test_model_files_have_an_address(path: Path) -> None:
     loaders = [n for n in read(path)["nodes"] if re.match("(?!Carnator).*Loader", n["type"])]
     assert loaders
@@ -115,7 +128,7 @@ def test_a_note_tells_what_to_do(path: Path) -> None:
 
 
 def test_the_demo_renders_what_the_demo_model_was_trained_for() -> None:
-    for path in FILES[:2]:
+    for path in (p for p in FILES if p.stem.startswith("carnator_demo")):
         (latent,) = nodes_of(read(path), "EmptyHunyuanLatentVideo")
         assert latent["widgets_values"] == [128, 128, 9, 1]
         (shift,) = nodes_of(read(path), "ModelSamplingSD3")
@@ -146,6 +159,69 @@ def test_the_host_would_run_it(path: Path, host: Any) -> None:
         assert set(sections["required"]) <= set(n["inputs"]), where
         for name, value in n["inputs"].items():
             check(value, specs[name], prompt, known, f"{where} {name}")
+
+
+def on_demo_weights(prompt: dict[str, Any], text: str, bank: str) -> dict[str, Any]:
+    """The prompt with the model that ships with the pack in place of the real one, its text encoder, VAE and size."""
+    unet = {"class_type": "UNETLoader", "inputs": {"unet_name": "carnator_demo_wan_dit.safetensors", "weight_dtype": "default"}}
+    vae = {"class_type": "VAELoader", "inputs": {"vae_name": "carnator_demo_wan_vae.safetensors"}}
+    size = {"width": 128, "height": 128, "length": 9, "batch_size": 1}
+    instead = {
+        "UNETLoader": unet, "CheckpointLoaderSimple": unet, "VAELoader": vae,
+        "CLIPLoader": {"class_type": "CarnatorDemoTextEncoder", "inputs": {}},
+        **dict.fromkeys(LATENTS, {"class_type": "EmptyHunyuanLatentVideo", "inputs": size}),
+    }  # fmt: skip
+    made = {number: copy.deepcopy(instead.get(n["class_type"], n)) for number, n in prompt.items()}
+    made["own bank"] = {"class_type": "CarnatorBankLoader", "inputs": {"name": bank, "budget_gb": 1.0, "policy": BOTH_WAYS}}
+    checkpoints = {number for number, n in prompt.items() if n["class_type"] == "CheckpointLoaderSimple"}
+    if checkpoints:
+        made["vae"] = vae
+    for number, n in made.items():
+        inputs = n["inputs"]
+        for name, value in inputs.items():
+            if isinstance(value, list) and value[0] in checkpoints and value[1] == 2:
+                inputs[name] = ["vae", 0]
+        if n["class_type"] == "CarnatorTextEncode" and prompt[number]["_meta"]["title"] == "Positive prompt":
+            inputs["text"] = text
+        if "bank" in inputs or n["class_type"] == "CarnatorReuse":
+            inputs["bank"] = ["own bank", 0]
+        if "steps" in inputs and inputs["steps"] > FEW:
+            inputs["steps"] = FEW
+    return made
+
+
+@pytest.mark.host
+@renders
+def test_it_runs_on_the_demo_weights(path: Path, host: Any) -> None:
+    """Remembered, then reused for another word; of the two experts the pair of nodes has to say what it did."""
+    prompt = to_prompt(read(path), host.object_info())
+    told = []
+    with Events(host.url) as events:
+        for text in ("a red ball moving right on snow", "a blue ball moving right on snow"):
+            mark = len(events.seen)
+            done = host.run(on_demo_weights(prompt, text, path.stem))
+            assert any(str(f.get("filename", "")).endswith(".mp4") for f in files_of(done)), "a clip was written"
+            told.append([s for s in events.since(mark, "carnator.summary") if s["node"] in finishing(prompt)])
+    decisions = [[s["decision"] for s in summaries] for summaries in told]
+    expected = EXPERTS if path.stem in TWO_EXPERTS else [["miss"], ["hit"]]
+    assert decisions == expected, told
+
+
+def files_of(done: dict[str, Any]) -> list[dict[str, Any]]:
+    groups = [group for out in done["outputs"].values() for group in out.values() if isinstance(group, list)]
+    return [f for group in groups for f in group if isinstance(f, dict)]
+
+
+def finishing(prompt: dict[str, Any]) -> set[str]:
+    """The nodes that speak of a whole render."""
+    return {i for i, n in prompt.items() if n["class_type"] in ("CarnatorReuse", "CarnatorJointReuseSampler")}
+
+
+@pytest.mark.host
+def test_calibration_runs_as_it_stands(host: Any) -> None:
+    prompt = to_prompt(read(ROOT / "workflows" / "carnator_calibrate.json"), host.object_info())
+    (report,) = [out["text"][0] for out in host.run(prompt)["outputs"].values() if "text" in out]
+    assert "saved as example.json" in report and "accepted pairs are needed" in report, report
 
 
 def check(value: Any, spec: list[Any], prompt: dict[str, Any], known: dict[str, Any], where: str) -> None:

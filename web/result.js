@@ -1,44 +1,37 @@
-// The small panel on a node: reused or not, the reason, seconds saved, and how the steps were come by.
+// The small panel on a node: what it does while it runs; then reused or not, from what, why, and the seconds saved.
+
+import { distances } from "./distances.js";
+import { element, fill, outline, slice, stylesheet, tint, unpacked } from "./parts.js";
 
 const KINDS = ["computed", "restricted", "forecast", "replayed"];
-const HEIGHT = 128;
-const HEIGHT_OPEN = 260;
+const HEIGHT = { CarnatorEarlySignatureProbe: 92 };
+const USUAL_HEIGHT = 172;
+const OPENED = 150; // more, for the numbers
+const PICTURE = 192; // pixels across the canvas of the history's picture
+const FRESH = "#4d9bf0"; // what is computed anew
 
-const style = document.createElement("link");
-style.rel = "stylesheet";
-style.href = new URL("./result.css", import.meta.url).href;
-document.head.append(style);
-
-function element(tag, name, text = "") {
-  const made = document.createElement(tag);
-  made.className = name;
-  made.textContent = text;
-  return made;
-}
+stylesheet("./result.css");
 
 function seconds(value) {
   return value < 10 ? value.toFixed(1) : String(Math.round(value));
 }
 
-/** Values into a translated sentence: fill("{n} s", { n: 3 }). */
-function fill(sentence, values) {
-  return sentence.replace(/\{(\w+)\}/g, (_, name) => values[name]);
-}
-
 export class Result {
-  /** node: a LiteGraph node; words: the translated texts of locales/<language>/main.json. */
-  constructor(node, words) {
+  /** node: a LiteGraph node; word: key -> text in the creator's language. */
+  constructor(node, word) {
     this.node = node;
-    this.words = words;
-    this.numbers = element("pre", "carnator-numbers");
+    this.word = word;
+    this.numbers = element("div", "carnator-numbers");
     this.numbers.hidden = true;
     this.panel = element("div", "carnator-result");
+    this.panel.setAttribute("role", "status");
     this.clear();
+    const closed = HEIGHT[node.comfyClass] ?? USUAL_HEIGHT;
     this.widget = node.addDOMWidget("carnator_result", "carnator_result", this.panel, {
       serialize: false,
       hideOnZoom: false,
       margin: 6,
-      getMinHeight: () => (this.numbers.hidden ? HEIGHT : HEIGHT_OPEN),
+      getMinHeight: () => closed + (this.numbers.hidden ? 0 : OPENED),
     });
     this.widget.serialize = false;
   }
@@ -46,42 +39,76 @@ export class Result {
   /** As before the first run: one sentence on what will be shown here. */
   clear() {
     delete this.panel.dataset.decision;
-    this.numbers.textContent = "";
+    this.numbers.replaceChildren();
     this.panel.replaceChildren(element("p", "carnator-quiet", this.word(`before_${this.node.comfyClass}`)));
   }
 
-  word(key) {
-    return this.words[key] ?? "";
+  /** One line while it runs. */
+  running(text) {
+    this.panel.dataset.decision = "running";
+    const head = element("div", "carnator-head");
+    head.append(element("span", "carnator-mark", this.word("running")));
+    this.panel.replaceChildren(head, element("p", "", text));
   }
 
-  /** summary: decision "hit" or "miss", reason; of a render also seconds, saved, steps, computed ... */
+  /** summary: decision, reason; of a render also seconds, saved, steps, computed ... */
   show(summary) {
     const { decision, steps } = summary;
     this.panel.dataset.decision = decision;
     const head = element("div", "carnator-head");
-    const mark = this.word(steps ? decision : `gate_${decision}`);
-    head.append(element("span", "carnator-mark", mark), this.timing(summary));
-    const reason = element("p", "", summary.reason);
-    // The log's columns are wider than a node.
-    this.numbers.textContent = (summary.report ?? []).map((line) => line.replace(/(\S) {2,}/g, "$1  ")).join("\n");
-    this.panel.replaceChildren(head, reason, ...this.steps(summary), this.numbers);
+    const mark = this.word(steps || decision === "aside" ? decision : `gate_${decision}`);
+    head.append(element("span", "carnator-mark", mark), this.gain(summary));
+    const told = element("div", "carnator-told");
+    told.append(...this.picture(summary), element("p", "", this.reason(summary)));
+    this.numbers.replaceChildren(...(summary.distances?.length ? [distances(summary, this.word)] : []));
+    this.panel.replaceChildren(head, told, ...this.steps(summary), this.numbers);
     this.resize();
   }
 
-  timing({ seconds: spent, saved }) {
-    const shown = element("span", "carnator-time");
-    if (spent === undefined) return shown;
-    const key = saved > 0.05 ? "saved" : saved < -0.05 ? "lost" : "took";
-    shown.textContent = fill(this.word(key), { seconds: seconds(spent), saved: seconds(Math.abs(saved ?? 0)) });
+  reason({ decision, reason, candidates, history_prompt: prompt, entities = [] }) {
+    if (decision !== "probed" || reason) return reason;
+    const seen = entities.length ? fill(this.word("seen"), { what: entities.join(", ") }) : "";
+    return [fill(this.word("candidates"), { count: candidates, prompt }), seen].join(" ");
+  }
+
+  gain({ saved }) {
+    const shown = element("span", "carnator-gain");
+    if (saved > 0.05) shown.textContent = fill(this.word("saved"), { saved: seconds(saved) });
+    else if (saved < -0.05) shown.textContent = fill(this.word("lost"), { saved: seconds(-saved) });
     return shown;
+  }
+
+  /** The history's first frame; what is computed anew is tinted. */
+  picture({ thumbnail, active, grid, history_prompt: prompt = "" }) {
+    if (!thumbnail) return [];
+    const shown = element("canvas", "carnator-picture");
+    const image = new Image();
+    image.addEventListener("load", () => {
+      const [width, height] = [PICTURE, Math.round((PICTURE / image.width) * image.height)];
+      [shown.width, shown.height] = [width, height];
+      const paint = shown.getContext("2d");
+      paint.drawImage(image, 0, 0, width, height);
+      if (!active) return;
+      const inside = slice(unpacked(active, grid[0] * grid[1] * grid[2]), grid, 0);
+      tint(paint, inside, grid, `${FRESH}59`, width, height);
+      [paint.strokeStyle, paint.lineWidth] = [FRESH, 3];
+      outline(paint, inside, grid, width, height);
+    });
+    image.src = thumbnail;
+    shown.setAttribute("role", "img");
+    shown.title = fill(this.word(active ? "picture_active" : "picture"), { prompt });
+    shown.setAttribute("aria-label", shown.title);
+    return [shown];
   }
 
   /** One bar as long as the run, with a stretch for each way a step was come by; below it the same in words. */
   steps(summary) {
-    const { steps = 0, computed = 0, restricted = 0 } = summary;
+    const { steps = 0, computed = 0, restricted = 0, seconds: spent, dense_seconds: dense } = summary;
     const counts = { ...summary, computed: computed - restricted };
     const bar = element("div", "carnator-bar");
     const told = [];
+    if (spent !== undefined)
+      told.push(fill(this.word(dense ? "instead" : "took"), { seconds: seconds(spent), dense: seconds(dense ?? 0) }));
     for (const kind of steps ? KINDS : []) {
       if (!(counts[kind] > 0)) continue;
       const stretch = element("i", `carnator-${kind}`);
@@ -91,12 +118,12 @@ export class Result {
     }
     const line = element("div", "carnator-line carnator-quiet");
     line.append(element("span", "", told.join(" \u00b7 ")), ...this.more());
-    return told.length ? [bar, line] : [line];
+    return steps ? [bar, line] : [line];
   }
 
   /** A button that unfolds the comparison in numbers. */
   more() {
-    if (!this.numbers.textContent) return [];
+    if (!this.numbers.firstChild) return [];
     const button = element("button", "carnator-more", this.word("numbers"));
     button.type = "button";
     button.setAttribute("aria-expanded", String(!this.numbers.hidden));

@@ -30,7 +30,7 @@ from ..record import Trajectory
 from ..regions import Regions, latent_weights, regions, token_weights
 from ..request import Request, Settings
 from ..retrospect import FIRST_ORDER
-from ..reuse import Phase, Probe, ProbeDone, Restart, Run, Verdict
+from ..reuse import Look, Phase, Probe, ProbeDone, Restart, Run, Verdict
 from ..signature import Signature, signature
 from ..sparse import Connect
 from ..summary import closing_line, summary
@@ -39,6 +39,7 @@ from .eligible import backbone_of, why_not
 from .identity import conditioning_digest, identity, tensor_digest
 from .patching import Patched, cfg_pp_functions, restrictable
 from .pictures import tail_frame
+from .telling import told_of
 
 log = logging.getLogger("carnator")
 KEY = "carnator"
@@ -48,8 +49,8 @@ KEY = "carnator"
 class Attachment:
     """What a node gives Carnator to work with. One per patched clone; the runs in it live for one sampling call each.
 
-    bank: None remembers nothing. text: prompt text when the conditioning does not carry it. vae: decodes the probe's
-    last frame for colours (None: the latent format's RGB factors). say(text): the node's status line.
+    bank: None remembers nothing. text(): prompt text, asked for when the conditioning does not carry it. vae: decodes
+    the probe's last frame for colours (None: the latent format's RGB factors). say(text): the node's status line.
     preset: goes on from a probe (granular nodes) instead of deciding anew. profile: replaces thresholds and scale.
     problem: why no reuse may be considered ("a profile that does not exist"); only the very same render is replayed then.
     """
@@ -58,7 +59,7 @@ class Attachment:
     bank: Bank | None
     thresholds: Thresholds = field(default_factory=Thresholds)
     scale: ChangeScale = field(default_factory=ChangeScale)
-    text: str = ""
+    text: Callable[[], str] = lambda: ""
     vae: Any = None
     say: Callable[[str], None] = lambda text: None
     done: Callable[[dict[str, Any]], None] = lambda summary: None
@@ -106,6 +107,7 @@ def _outer_sample(attachment: Attachment, executor: Any, noise: Tensor, latent_i
                      attachment.settings.probe)
     if reason:
         attachment.say("dense: " + reason)
+        attachment.done({"decision": "aside", "reason": reason})
         log.info("Carnator steps aside: %s.", reason)
         attachment.last = None
         return sample(noise)
@@ -230,7 +232,8 @@ def _open(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, samp
     elif repeat and settings.mode != "attention":
         history = loans.take(repeat)
         if history is not None:
-            run.adopt(Verdict(True, "the very same render: replayed from the bank", history, repeat, exact=True))
+            run.adopt(Verdict(True, "the very same render: replayed from the bank", history, repeat, exact=True, similarity=1.0,
+                              look=Look(history.prompt, history.thumbnail)))
     elif found and not attachment.stop_after_probe:
         loans.begin(found[0].card.id)  # read and decoded while the probe computes
         if not found[0].shares_noise and settings.noise == "any":
@@ -243,7 +246,7 @@ def _open(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, samp
 def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor, guided: bool) -> Request:
     positive = guider.conds["positive"][0]
     carried = positive.get("carnator") or {}
-    text = carried.get("text") or attachment.text
+    text = carried.get("text") or attachment.text()
     prompt = parse(attachment.settings.subject or text)
     return Request(
         identity=identity(guider, noise.shape[1:], guided, KEY), prompt=prompt,
@@ -324,7 +327,7 @@ def rescoped(run: Run, verdict: Verdict, settings: Settings) -> Verdict:
 
 def _close(attachment: Attachment, run: Run, guider: Any, seed: Any, seconds: float) -> None:
     """After a finished render: the closing line, the hit noted, the new history kept."""
-    facts = summary(run, seconds)
+    facts = summary(run, seconds) | told_of(run.verdict)
     line = closing_line(facts)
     log.info("Carnator %s.", storing.ascii_only(line))
     attachment.say(line)
