@@ -160,8 +160,9 @@ class Stage:
         return self.model.model.process_latent_in(out)[0], seconds
 
     def render(self, prompt: str, seed: int, settings: Any = None, preset: Any = None, *, model: Any = None,
-               steps: int | None = None, **attachment: Any) -> Rendered:
-        """Through the pack, without a bank. settings None: stock, without the pack. preset: (probe, verdict) to go on from.
+               bank: Any = None, steps: int | None = None, **attachment: Any) -> Rendered:
+        """Through the pack, without a bank unless one is given. settings None: stock, without the pack.
+        preset: (probe, verdict) to go on from.
         attachment: further fields of `hosts.comfy.Attachment`; model: another patcher than the stage's (with neighbours)."""
         from carnator.carnator_core.hosts import comfy as door
 
@@ -169,7 +170,7 @@ class Stage:
         if settings is None:
             latent, seconds = self.sample(base, prompt, seed, steps)
             return Rendered(latent, None, seconds)
-        attached = door.Attachment(settings, None, preset=preset, **attachment)
+        attached = door.Attachment(settings, bank, preset=preset, **attachment)
         latent, seconds = self.sample(door.attach(base, attached), prompt, seed, steps)
         return Rendered(latent, attached.last, seconds)
 

@@ -62,8 +62,15 @@ class Forecaster:
         """
         if not self.points:
             raise ValueError("nothing was computed yet, so there is nothing to forecast from")
-        name = self.best if self.best in self._available() else ("history" if self.history else "repeat")
-        return self._predict(name, sigma)
+        return self._predict(self._chosen(), sigma)
+
+    @property
+    def straight(self) -> bool:
+        """Whether the error of what `predict` gives grows in proportion to the distance: no slope of its own is in it."""
+        return self._chosen() in ("repeat", "history")
+
+    def _chosen(self) -> str:
+        return self.best if self.best in self._available() else ("history" if self.history else "repeat")
 
     def carried(self, sigma: float) -> Tensor:
         """The last prediction moved as the history moved: what stands where nothing was computed."""

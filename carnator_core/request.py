@@ -20,9 +20,10 @@ class Settings:
     probe: dense steps before the decision. noise: "any" may adopt a history's noise, "mine" never does.
     mode: "ours" (region, forecasting), "joint" (the paper's section 3.3: region and connectivity, every step computed),
     "latent" and "attention" (one half of joint each), "resume" (NIRVANA: replay, then dense), "forecast" (no region).
-    tolerance: error that skipped steps may leave, 1 for 10 % of the latent's norm (`course`); 0 computes every step.
-    longest: steps skipped in a row. miss_tolerance: relative error accepted of a forecast step on a miss; 0 is the dense
-    render. resume: steps replayed from the history (paper's resume point; 0 computes from the start). refresh: after so
+    tolerance: error that skipped steps may leave, 1 for 30 % of the latent's norm (`course`); 0 computes every step.
+    longest: steps skipped in a row, of 50. miss_tolerance: relative error accepted of a forecast step on a miss; 0 is the dense
+    render. resume: steps replayed from the history (paper's resume point; 0 computes from the start). until: share of the
+    schedule up to which "joint" and "latent" show the history outside the region (`systems`). refresh: after so
     many restricted steps one is computed whole (0: never). window: share of the layers that are region-restricted.
     active, context: dilations in tokens. coverage: attention mass kept by the connectivity; sparse: "auto" or "off".
     record: bank new renders.
@@ -34,6 +35,7 @@ class Settings:
     tolerance: float = 0.25
     longest: int = 6
     resume: int = 0
+    until: float = 1.0
     refresh: int = 2
     window: tuple[float, float] = (0.2, 0.8)
     active: int = 2

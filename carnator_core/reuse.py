@@ -369,6 +369,8 @@ class Run:
         assert self._forecaster is not None
         settings, steps = self.settings, len(self.request.sigmas) - 1
         fuse = settings.mode not in ("ours", "forecast")  # the paper's fusion: the history's own state outside the region
+        if fuse and step >= settings.until * steps:
+            return self._compute(compute)
         if step < settings.resume:
             self.counts.replayed += 1
             return self._served(sigma, call)
@@ -411,7 +413,7 @@ class Run:
         assert self._forecaster is not None
         forecast = self._forecaster.predict(sigma)
         if self._retrospect is not None:
-            self._retrospect.note(sigma, float(self.request.sigmas[step + 1]))
+            self._retrospect.note(sigma, float(self.request.sigmas[step + 1]), forecast)
         return forecast
 
     def _settled(self, sigma: float, step: int, computed: Tensor) -> Tensor:
@@ -419,8 +421,8 @@ class Run:
         assert self._forecaster is not None
         if self._retrospect is None or not self._forecaster.points:
             return computed
-        following, since = float(self.request.sigmas[step + 1]), self._forecaster.points[-1][0]
-        return self._retrospect.settle(sigma, following, computed, self._forecaster.predict(sigma), since)
+        return self._retrospect.settle(sigma, float(self.request.sigmas[step + 1]), computed, self._forecaster.points[-1][:2],
+                                       self._forecaster.predict(sigma), self._forecaster.straight)
 
     def _guided(self) -> bool:
         return self.request.identity.fields.get("cfg", "1") != "1"

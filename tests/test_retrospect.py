@@ -34,11 +34,11 @@ def euler(model: Model, due: set[int], corrected: bool, known: Model = lambda s:
         forecast = last + known(s) - known(since)
         if i in due:
             prediction = model(s)
-            served = back.settle(s, SIGMAS[i + 1], prediction, forecast, since) if corrected else prediction
+            served = back.settle(s, SIGMAS[i + 1], prediction, (since, last), forecast) if corrected else prediction
             since, last = s, prediction
         else:
             served = forecast
-            back.note(s, SIGMAS[i + 1])
+            back.note(s, SIGMAS[i + 1], served)
         x = x + (SIGMAS[i + 1] - s) * (x - served) / s
         states.append(x)
     return states
@@ -69,11 +69,19 @@ def test_what_a_history_knows_of_the_course_stays_in_the_correction() -> None:
     torch.testing.assert_close(found[7], right[7])
 
 
+def test_a_forecast_with_a_slope_of_its_own_is_held_against_the_line() -> None:
+    back, right = Retrospect(), straight(0.7)
+    back.note(0.8, 0.7, BASE)  # whatever was served there
+    x = NOISE + (0.7 - 0.8) * (NOISE - BASE) / 0.8
+    served = back.settle(0.7, 0.6, right, (0.9, straight(0.9)), BASE, straight=False)
+    found = x + (0.6 - 0.7) * (x - served) / 0.7
+    true = NOISE + (0.7 - 0.8) * (NOISE - straight(0.8)) / 0.8
+    torch.testing.assert_close(found, true + (0.6 - 0.7) * (true - right) / 0.7)
+
+
 def test_the_last_step_and_a_step_after_a_computed_one_are_served_as_they_are() -> None:
     back, prediction = Retrospect(), curved(0.5)
-    assert back.settle(0.5, 0.4, prediction, BASE, 0.6) is prediction
-    back.note(0.6, 0.5)
-    assert back.settle(0.5, 0.0, prediction, BASE, 0.7) is prediction, "there the prediction is the picture"
+    assert back.settle(0.5, 0.4, prediction, (0.6, BASE), BASE) is prediction
+    back.note(0.6, 0.5, BASE)
+    assert back.settle(0.5, 0.0, prediction, (0.7, BASE), BASE) is prediction, "there the prediction is the picture"
     assert not back.served
-    back.note(0.6, 0.5)
-    assert back.settle(0.5, 0.4, prediction, None, 0.7) is prediction

@@ -14,6 +14,7 @@ from carnator.carnator_core.prompt import Prompt
 from carnator.carnator_core.regions import Regions, latent_weights, regions, token_weights
 from carnator.carnator_core.request import Request, Settings
 from carnator.carnator_core.reuse import Phase, Probe, ProbeDone, Restart, Run, Verdict
+from carnator.carnator_core.systems import system
 from torch import Tensor
 
 SHAPE, GRID, PATCH = (4, 2, 4, 6), (2, 2, 3), (1, 2, 2)
@@ -260,7 +261,8 @@ def test_under_a_first_order_sampler_forecasts_are_corrected_afterwards() -> Non
     def other(x: Tensor, sigma: float) -> Tensor:
         return target(x, sigma) + 0.3 * sigma * OTHER_NOISE
 
-    settings, far, whole = Settings(probe=PROBE, tolerance=1.0, mode="forecast"), [], Sampler(run(), model=other)
+    settings = Settings(probe=PROBE, tolerance=1.0, longest=15, mode="forecast")
+    far, whole = [], Sampler(run(), model=other)
     whole.render()
     for first_order in (False, True):
         verdict = Verdict(True, "fits", history(), "id")
@@ -337,6 +339,26 @@ def test_resume_replays_the_history_first() -> None:
     assert len(sampler.passes) == 2
     assert all(torch.equal(sampler.served[i], past(float(SIGMAS[i]))) for i in range(5))
     assert sampler.computed[PROBE:] == SIGMAS[5:-1].tolist()
+
+
+def test_the_history_stands_outside_the_region_until_a_share_of_the_schedule() -> None:
+    scope, weights = part()
+    verdict = Verdict(True, "fits", history(), "id", scope, weights)
+    sampler = Sampler(run(verdict, Settings(probe=PROBE, mode="latent", until=0.5)))
+    sampler.render()
+    assert [bool((p[:, :, :, -1] == past(float(s))[:, :, :, -1]).all()) for p, s in zip(
+        sampler.served, SIGMAS, strict=False)] == [True] * 5 + [False] * 5
+
+
+@pytest.mark.parametrize(("name", "similarity", "expected"), [
+    ("nirvana", 0.97, {"mode": "resume", "resume": 25}), ("nirvana", 0.7, {"mode": "resume", "resume": 5}),
+    ("nirvana", 0.2, {"mode": "resume", "resume": 0}), ("chorus", 0.91, {"mode": "latent", "resume": 20, "until": 0.6}),
+    ("chorus2", 0.91, {"mode": "attention"}),
+])
+def test_other_systems_are_settings_of_the_same_machinery(name: str, similarity: float, expected: dict[str, Any]) -> None:
+    assert system(name, similarity, 50) == expected and Settings(**expected)
+    with pytest.raises(KeyError, match="no system"):
+        system("another", similarity, 50)
 
 
 def test_what_is_served_has_the_model_s_dtype_also_after_a_restart() -> None:
