@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -195,11 +194,6 @@ def quality(shown: Shown, dense: Shown, prompt: str) -> dict[str, float]:
     (of the decoded video, values 0..1; at most 99 dB) and SSIM, and PSNR of the latent (range of the dense one)."""
     return {"alignment": alignment(shown.video, prompt)[0], "psnr": min(99.0, psnr(shown.video, dense.video, 1.0)),
             "ssim": ssim(shown.video, dense.video), "psnr_latent": min(99.0, psnr(shown.latent, dense.latent))}
-
-
-def seconds_since(began: float) -> float:
-    """Wall seconds."""
-    return time.perf_counter() - began
 
 
 def quiet() -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from carnator.carnator_core.connectivity import EVERY
+from carnator.carnator_core.request import Settings
 
 from . import _attention
 from ._attention import DENSITIES
@@ -36,8 +38,8 @@ COLUMNS = {"shape": "shape", "tokens": "tokens", "dense": "dense s", "latent": "
 def modes(shape: Shape, device: str, dtype: torch.dtype, times: int, share: float = 0.1, density: float = 0.3) -> Row:
     """Seconds of one guided evaluation by each mode, what a render comes to, and peak memory in GB (None on a CPU).
 
-    A joint render computes every step with both halves but its first four; ours computes `OURS` evaluations, the first
-    four whole and every third of the others (settings.refresh). recording: share that recording adds to a render.
+    A joint render computes every step with both halves but the probe's; ours computes `OURS` evaluations, the probe's and
+    every third of the others whole (Settings.refresh). recording: share that recording adds to a render.
     """
     row: Row = {"shape": shape.name, "tokens": shape.tokens, "layers": shape.layers, "device": device,
                 "dtype": str(dtype).removeprefix("torch."), "density": density}
@@ -47,23 +49,14 @@ def modes(shape: Shape, device: str, dtype: torch.dtype, times: int, share: floa
     stand.evaluate("full")
     row["peak_reuse"] = _peak(device, lambda: stand.evaluate("joint"))
     row |= {name: round(s, 4) for name, s in stand.seconds(times, *MODES, "record").items()}
-    every = stand_every()
-    row["recording"] = round((row["record"] / row["dense"] - 1) / every, 4)
+    row["recording"] = round((row["record"] / row["dense"] - 1) / EVERY, 4)
     row["render"] = round(RENDER * row["dense"], 2)
-    joint = 4 * row["dense"] + (RENDER - 4) * row["joint"]
-    whole = 4 + (OURS - 4 + 2) // 3
+    joint = Settings.probe * row["dense"] + (RENDER - Settings.probe) * row["joint"]
+    probe, turn = Settings.probe, Settings.refresh + 1
+    whole = probe + (OURS - probe + turn - 1) // turn
     ours = whole * row["dense"] + (OURS - whole) * row["joint"]
     row["joint_ratio"], row["ours_ratio"] = round(row["render"] / joint, 2), round(row["render"] / ours, 2)
     return row
-
-
-def stand_every() -> int:
-    """Steps that share one recording."""
-    import inspect
-
-    from carnator.carnator_core.connectivity import Recorder
-
-    return int(inspect.signature(Recorder).parameters["every"].default)
 
 
 def _peak(device: str, run: Any) -> float | None:

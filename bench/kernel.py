@@ -22,15 +22,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from carnator.carnator_core.connectivity import morton_order
-from carnator.kernels import BlockMask, available_backends, block_sparse_attention, mass, select
+from carnator.carnator_core.connectivity import EVERY, morton_order
+from carnator.kernels import available_backends, block_sparse_attention, mass, select
 from carnator.kernels.masks import pack_bits
 
 from . import ROOT
 from . import _compiled as compiled
+from ._attention import alone
+from ._shapes import random_mask
 
 WAN_480P = (21, 30, 52)  # tokens of Wan2.1-1.3B at 832 x 480, 81 frames; 12 heads of 128
-EVERY = 4  # steps that share one recording
 DENSITIES = (0.1, 0.2, 0.3, 0.5, 1.0)
 Row = dict[str, Any]
 
@@ -87,16 +88,6 @@ def oracle_errors() -> dict[str, float] | str:
     return errors
 
 
-def random_mask(tokens: int, density: float, heads: int, device: str = "cpu") -> BlockMask:
-    """Random blocks of about this density with the diagonal kept."""
-    full = BlockMask.full(tokens, tokens)
-    nq, nk = full.kept.shape[-2:]
-    g = torch.Generator().manual_seed(0)
-    kept = torch.rand(1, heads, nq, nk, generator=g) < density
-    kept[..., torch.arange(nq), (2 * torch.arange(nq)).clamp_max(nk - 1)] = True
-    return BlockMask(kept, tokens, tokens).to(device)
-
-
 def cpu_table(quick: bool) -> list[Row]:
     """The gathering path against torch's dense attention, two heads of 128."""
     rows = []
@@ -132,32 +123,13 @@ def recording_cost(quick: bool) -> Row:
 
 
 def gpu_table(quick: bool) -> list[Row] | str:
-    """The Triton kernel against dense and FlexAttention at Wan2.1-1.3B's shape, bfloat16; or why it is not measured."""
+    """The Triton kernel beside dense and other sparse attention at Wan2.1-1.3B's shape (`_attention.alone`); or why not."""
     reason = available_backends("cuda")["triton"]
     if reason:
         return f"not measured: {reason}"
-    from torch.nn.attention.flex_attention import BlockMask as FlexMask
-    from torch.nn.attention.flex_attention import flex_attention
-    from triton.testing import do_bench
-
     grid = (9, 30, 52) if quick else WAN_480P
-    tokens = grid[0] * grid[1] * grid[2]
-    q, k, v = (torch.randn(1, 12, tokens, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    dense = do_bench(lambda: F.scaled_dot_product_attention(q, k, v))
-    flex = torch.compile(flex_attention)
-    rows = []
-    for density in DENSITIES:
-        mask = random_mask(tokens, density, 12, "cuda")
-        counts, indices = mask.lists
-        none = torch.zeros_like(counts)
-        flex_mask = FlexMask.from_kv_blocks(none, torch.zeros_like(indices, dtype=torch.int32), counts, indices.int(),
-                                            BLOCK_SIZE=(mask.block_q, mask.block_k), seq_lengths=(tokens, tokens))
-        ours = do_bench(lambda: block_sparse_attention(q, k, v, mask, backend="triton"))  # noqa: B023
-        theirs = do_bench(lambda: flex(q, k, v, block_mask=flex_mask))  # noqa: B023
-        rows.append({"gpu": torch.cuda.get_device_name(), "tokens": tokens, "density": round(mask.density, 3),
-                     "dense_ms": round(dense, 3), "sparse_ms": round(ours, 3), "flex_ms": round(theirs, 3),
-                     "ratio": round(ours / dense, 3)})
-    return rows
+    rows, missing = alone(grid[0] * grid[1] * grid[2], 12, 128, "cuda", torch.bfloat16, DENSITIES)
+    return [{"gpu": torch.cuda.get_device_name(), "tokens": grid[0] * grid[1] * grid[2], "missing": missing} | row for row in rows]
 
 
 def main() -> int:
@@ -187,12 +159,12 @@ def main() -> int:
     print("Recording, one head at Wan2.1-1.3B's 480p shape" + (", 17 frames" if arguments.quick else ""))
     result["recording"] = recording_cost(arguments.quick)
     print(f"  {result['recording']}")
-    print("GPU")
+    print("GPU, milliseconds of one attention")
     result["gpu"] = gpu_table(arguments.quick)
     if isinstance(result["gpu"], str):
         print(f"  {result['gpu']}")
     else:
-        table(result["gpu"], {k: k for k in ("tokens", "density", "dense_ms", "sparse_ms", "flex_ms", "ratio")})
+        table(result["gpu"], {k: k for k in ("tokens", "density", "dense", "ours", "flex", "sparge")})
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
     rows = result["compiled"] if isinstance(result["compiled"], list) else []

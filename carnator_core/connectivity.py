@@ -29,6 +29,7 @@ DIFFUSE = 0.6
 WORTH = {"cpu": (512, 0.5), "cuda": (8192, 0.6)}
 # Decoded masks held at a time, in bytes; past that a mask is decoded at every use.
 HELD_BYTES = 1 << 29
+EVERY = 4  # steps that share one recording
 _FORMAT = 1
 
 
@@ -214,7 +215,7 @@ class Recorder:
     (C.3). every: one step of so many is recorded, the middle one. rows: query rows sampled per query block.
     """
 
-    def __init__(self, grid: Grid, sigmas: Iterable[float], *, coverage: float = 0.9, every: int = 4, rows: int = 16,
+    def __init__(self, grid: Grid, sigmas: Iterable[float], *, coverage: float = 0.9, every: int = EVERY, rows: int = 16,
                  diffuse: float = DIFFUSE, block_q: int = BLOCK_Q, block_k: int = BLOCK_K) -> None:
         steps = [float(s) for s in sigmas][:-1]
         middle = min(every // 2, max(len(steps) - 1, 0))

@@ -70,3 +70,27 @@ def test_another_pack_s_attention_is_neither_recorded_nor_replaced(wan_model: An
     assert torch.equal(ksampler(attached(patched, bank), Ask(shape=shape)), ksampler(patched, Ask(shape=shape)))
     (kept,) = entries(bank)
     assert bank.bank.load(kept.id).connectivity == {}
+
+
+@pytest.mark.parametrize("family", ["wan", "ltx"])
+@torch.inference_mode()
+def test_the_last_latent_row_is_no_worse_than_the_middle_ones(family: str, comfy: Any) -> None:
+    """The ragged end of the token order and of a padded latent: no fault may gather there."""
+    from dataclasses import replace
+
+    from carnator.bench._shapes import Stand
+    from carnator.bench.gpu import TINY
+
+    tiny = TINY[family == "ltx"]
+    odd = replace(tiny, latent=(*tiny.latent[:2], tiny.latent[2] - 1, tiny.latent[3]))
+    stand = Stand(odd, "cpu", torch.float32, share=0.2)
+    dense, recorder = stand.evaluate("dense"), stand.recorder()
+    recorder.coverage, recorder.diffuse = 0.4, 1.1  # random heads are diffuse: none is to stay dense
+    stand.evaluate("dense", recorder)
+    kept = recorder.finish()
+    assert kept is not None and kept.tokens % kept.block_q and kept.tokens % kept.block_k and kept.density() < 1
+    stand.following = kept
+    error = (stand.evaluate("attention") - dense).square().mean((0, 1, 2, 4)).sqrt()
+    assert float(error.max()) > 0, "blocks were left out"
+    rows = 2 if family == "wan" else 1  # latent rows a token row
+    assert float(error[-rows:].mean()) <= 1.25 * float(error[rows:-rows].max())
