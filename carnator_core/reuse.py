@@ -114,11 +114,20 @@ class Counts:
     restricted: int = 0
     forecast: int = 0
     replayed: int = 0
+    skipped: int = 0  # of the computed ones: those in which another node left the model out
     seconds: float = 0.0
     overhead: float = 0.0  # recall and set-up before the first call
     waited: float = 0.0  # seconds that the render stood still for the bank, all in all
     delayed: int = 0  # model calls that stood still for it
     density: list[float] = field(default_factory=list)  # of the attention that followed a history, a value a call
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def _decided(probe: Probe) -> Verdict:
+    raise RuntimeError("this render was decided in its first half")
 
 
 @dataclass
@@ -151,6 +160,7 @@ class Run:
     probe: Probe | None = None
     counts: Counts = field(default_factory=Counts)
     calls: int = 0
+    second: dict[str, str] = field(default_factory=dict)  # facts of the second expert, once it has taken over
     stored_whole: bool = True  # every recorded prediction was computed by the model at this run's own state
     _reader: AttentionReader | None = None
     _past: Past | None = None
@@ -164,10 +174,42 @@ class Run:
     _recorder: Recorder | None = None
     _connectivity: Connectivity | None = None
     _like: Tensor | None = None  # a prediction as the model gives it: its device, dtype and stack size
+    _before: int = 0  # calls of the first expert, once the second has taken over
+    _guides: bool | None = None  # whether the second expert is guided
 
     def begin(self) -> None:
         """A pass of the sampler starts (again)."""
-        self.calls = 0
+        self.calls = self._before
+
+    def pause(self) -> None:
+        """The first expert's part is done. What belongs to its model and to its sampling call is let go of."""
+        self.decide, self.make_reader, self.make_window = _decided, _nothing, _nothing
+        self._past = self._reader = self._window = self._connectivity = None
+
+    def go_on(self, sigmas: Tensor, history: Remembered | None, make_window: Callable[[Regions], Window | None],
+              guided: bool, facts: dict[str, str]) -> None:
+        """The second expert takes over; sigmas [m + 1] begin where the first part's end.
+
+        history: the accepted one; None when it has nothing of this expert, and the rest is computed. guided: whether the
+        unconditional branch is evaluated. facts: what the render's own history is to say of this expert.
+        """
+        self.request = replace(self.request, sigmas=torch.cat([self.request.sigmas, sigmas[1:].to(self.request.sigmas)]))
+        self._before, self.second, self._guides, self.make_window = self.calls, facts, guided, make_window
+        if self._forecaster is not None:  # another model: nothing it predicts is forecast before it was computed once
+            self._forecaster.points.clear()
+            self._retrospect = Retrospect() if self.first_order else None
+        if self.phase not in (Phase.REUSE, Phase.REPLAY):
+            return
+        if history is None:
+            self.phase = Phase.ALONE
+            return
+        try:
+            self._past = history.past
+            if self.phase is Phase.REUSE and self.verdict is not None:
+                self._course = self._planned(history)
+                self._restrict(self.verdict.regions)
+        except BankDamaged as error:
+            self._go_on_alone(error)
 
     def step_of(self, sigma: float) -> int:
         """Index of the schedule's step that a noise level belongs to."""
@@ -317,25 +359,26 @@ class Run:
         if len(self.own):
             self._like = self.own.predictions[-1]
         forecasting = self.settings.mode in ("ours", "forecast")
-        course = None
-        if forecasting and self.settings.tolerance > 0:
-            costs = skipping_costs(history.bend, past.sigmas, self.request.sigmas.tolist())
-            course = Course(costs, self.settings.tolerance, self.settings.longest)
-        self._weights, self._course, self._forecaster = verdict.weights, course, Forecaster(self._served, verdict.weights)
+        course, forecaster = self._planned(history), Forecaster(self._served, verdict.weights)
+        self._weights, self._course, self._forecaster = verdict.weights, course, forecaster
         self._retrospect = Retrospect() if self.first_order else None
         self.phase, self.stored_whole = Phase.REUSE, False
         if connectivity:
             self._connectivity = Connectivity.from_tensors(dict(connectivity))
-        small = self.grid[0] * self.grid[1] * self.grid[2] < RESTRICT_FROM
-        region = self.settings.mode in ("joint", "latent") or self.settings.mode == "ours" and not small
-        if verdict.regions is not None and region:
-            self._window = self.make_window(verdict.regions)
+        self._restrict(verdict.regions)
         if noise_differs:  # the probe belongs to another noise: nothing of it carries over
             self.own, self.noise = Trajectory(), history.noise
         for sigma, prediction in zip(self.own.sigmas, self.own.predictions, strict=True):
             self._observe(self.step_of(sigma), sigma, prediction)
         fused = self._weights is not None and not forecasting
         return history.noise if fused or self.settings.resume or noise_differs else None
+
+    def _planned(self, history: Remembered) -> Course | None:
+        """Which steps of this schedule will be computed; None for every one, where the mode does not forecast."""
+        if self.settings.mode not in ("ours", "forecast") or self.settings.tolerance <= 0:
+            return None
+        costs = skipping_costs(history.bend, history.past.sigmas, self.request.sigmas.tolist())
+        return Course(costs, self.settings.tolerance, self.settings.longest)
 
     def _go_on_alone(self, error: BankDamaged) -> None:
         """The history cannot be read any further: the model computes the rest from where the render stands."""
@@ -348,6 +391,13 @@ class Run:
         if self.verdict is not None:
             self.verdict.report.append(text)
         self.say(text)
+
+    def _restrict(self, scope: Regions | None) -> None:
+        """Set up the region-restricted layers, where the mode and the accepted history's regions ask for them."""
+        small = self.grid[0] * self.grid[1] * self.grid[2] < RESTRICT_FROM
+        region = self.settings.mode in ("joint", "latent") or self.settings.mode == "ours" and not small
+        if scope is not None and region:
+            self._window = self.make_window(scope)
 
     def _served(self, sigma: float, call: int = -1) -> Tensor:
         """The history's prediction at sigma: of that very call where it was made alike (heun calls twice at a sigma)."""
@@ -425,6 +475,8 @@ class Run:
                                        self._forecaster.predict(sigma), self._forecaster.straight)
 
     def _guided(self) -> bool:
+        if self._guides is not None:
+            return self._guides
         return self.request.identity.fields.get("cfg", "1") != "1"
 
     def _step_cache(self, sigma: float, step: int, compute: Compute) -> Tensor:

@@ -31,7 +31,8 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
         "decision": "hit" if hit else "miss", "reason": verdict.reason if verdict else "",
         "prompt": run.request.facts.get("text", ""),
         "steps": len(run.request.sigmas) - 1, "computed": counts.computed, "restricted": counts.restricted,
-        "forecast": counts.forecast, "replayed": counts.replayed, "seconds": seconds, "transformer_seconds": counts.seconds,
+        "skipped": counts.skipped, "forecast": counts.forecast, "replayed": counts.replayed,
+        "seconds": seconds, "transformer_seconds": counts.seconds,
         "overhead_seconds": counts.overhead, "waited_seconds": counts.waited, "delayed_steps": counts.delayed,
         "density": sum(counts.density) / len(counts.density) if counts.density else 1.0,
         "report": verdict.report if verdict else [], "grid": list(run.grid),
@@ -63,7 +64,9 @@ def compared(verdict: Verdict | None) -> dict[str, Any]:
 def closing_line(facts: dict[str, Any]) -> str:
     """The log's honest last line, from `summary`'s values."""
     if facts["decision"] == "miss":
-        return f"miss: {facts['reason']}; {facts['computed']} of {facts['steps']} steps computed, {facts['seconds']:.1f} s"
+        line = f"miss: {facts['reason']}; {facts['computed']} of {facts['steps']} steps computed, {facts['seconds']:.1f} s"
+        skipped = facts.get("skipped", 0)
+        return line + (f"; not remembered: another node left the model out at {skipped} of them" if skipped else "")
     parts = [f"{facts['computed']} of {facts['steps']} steps computed"]
     if facts["restricted"]:
         parts[0] += f" ({facts['restricted']} of them in {facts.get('active_share', 1.0):.0%} of the picture)"

@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..carnator_core.hosts import comfy as door
-from ..carnator_core.hosts.graph import prompt_of
+from ..carnator_core.hosts.graph import prompt_of, unfollowed
 from ..carnator_core.request import MODES, Settings
 from . import banks, profiles
 from .running import running
@@ -71,7 +71,10 @@ class CarnatorReuse(io.ComfyNode):
             """Asked for when sampling starts: this node's output is kept while only the prompt changes."""
             return prompt_of(dict(running().graph) or queued, node)
 
+        def unfollowed_now() -> bool:
+            return unfollowed(dict(running().graph) or queued, node, "CarnatorReuse")
+
         held, problem = profiles.find(profile)
-        attachment = door.Attachment(settings, handle.bank, text=text, vae=vae, say=speaker(node), done=reporter(node),
-                                     profile=held, problem=problem)
+        attachment = door.Attachment(settings, handle.bank, text=text, unfollowed=unfollowed_now, vae=vae, say=speaker(node),
+                                     done=reporter(node), profile=held, problem=problem)
         return io.NodeOutput(door.attach(model, attachment))

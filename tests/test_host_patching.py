@@ -158,6 +158,35 @@ def test_the_unconditional_prediction_is_captured_after_everybody_else() -> None
     assert len(options["sampler_post_cfg_function"]) == 2
 
 
+def test_a_call_in_which_the_last_block_does_not_run_was_not_computed() -> None:
+    options: dict[str, Any] = {"transformer_options": {}}
+    call = patched(options, witness=True)
+    assert not call.ran
+    forward(call.options, layers=1)
+    assert not call.ran, "the first block of two ran, as first-block caches have it"
+    forward(call.options)
+    assert call.ran and options == {"transformer_options": {}} and patched(options).ran
+
+
+def test_another_pack_s_last_block_is_chained_by_the_witness() -> None:
+    calls: list[int] = []
+
+    def skipping(call: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+        calls.append(1)
+        return {"img": call["img"] + 1}
+
+    call = patched({"transformer_options": {"patches_replace": {"dit": {("double_block", 1): skipping}}}}, witness=True)
+    forward(call.options)
+    assert call.ran and calls == [1]
+
+
+@pytest.mark.parametrize("options", [{"torch_compile_kwargs": {"backend": "inductor"}},
+                                     {"transformer_options": {"wrappers": {"apply_model": {"torch.compile": [print]}}}}])
+def test_nothing_is_patched_into_a_compiled_forward(options: dict[str, Any]) -> None:
+    call = patched(options, reader=Reader(), connect=Connect(), witness=True)
+    assert call.options is options and call.ran
+
+
 def block_of(strength: float) -> Callable[..., Any]:
     def block(call: Any, extra: Any) -> Any:
         return call, extra, strength

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -27,10 +26,9 @@ def _cut(pe: Any, index: Tensor, tokens: int) -> Any:
     return pe
 
 
-@cache
-def _has_key_positions(attention: type) -> bool:
+def _has_key_positions(attention: torch.nn.Module) -> bool:
     """Whether the host's attention takes positions for the keys apart from those for the queries."""
-    return "k_pe" in signature(attention.forward).parameters  # type: ignore[attr-defined]
+    return "k_pe" in signature(attention.forward).parameters
 
 
 class Ltx:
@@ -53,7 +51,7 @@ class Ltx:
 
         y = _rms(hidden) * (1 + gather(scale, keys)) + gather(shift, keys)
         key_pe = _cut(call["pe"], keys, whole)
-        if _has_key_positions(type(sa)):
+        if _has_key_positions(sa):
             y = sa(y.index_select(1, place), context=y, pe=_cut(call["pe"], active, whole), k_pe=key_pe,
                    transformer_options=options)
         else:  # ComfyUI 0.3.64: queries and keys have the same positions, so all keys ask, and the active ones are heard

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backbones.base import Backbone, Tokens, token_grid
+from ..backbones.base import token_grid
 from ..bank import Bank, BankError, Loans, noise_digest
 from ..change import ChangeScale
 from ..decide import Candidate, candidates, is_repeat, judge
@@ -27,22 +27,21 @@ from ..profile import UNCERTIFIED, Profile
 from ..prompt import Prompt, parse, token_slots
 from ..recall import text_vector
 from ..record import Trajectory
-from ..regions import Regions, latent_weights, regions, token_weights
+from ..regions import latent_weights, regions, token_weights
 from ..request import Request, Settings
 from ..retrospect import FIRST_ORDER
 from ..reuse import Look, Phase, Probe, ProbeDone, Restart, Run, Verdict
 from ..signature import Signature, signature
 from ..sparse import Connect
 from ..summary import closing_line, summary
-from . import storing
-from .eligible import backbone_of, why_not
-from .identity import conditioning_digest, identity, tensor_digest
-from .patching import Patched, cfg_pp_functions, restrictable
+from . import relay, storing
+from .eligible import Part, backbone_of, part_of, why_not
+from .identity import KEY, conditioning_digest, guided, identity, sampler_name, tensor_digest
+from .patching import Patched, cfg_pp_functions, window_maker
 from .pictures import tail_frame
 from .telling import told_of
 
 log = logging.getLogger("carnator")
-KEY = "carnator"
 
 
 @dataclass
@@ -52,6 +51,8 @@ class Attachment:
     bank: None remembers nothing. text(): prompt text, asked for when the conditioning does not carry it. vae: decodes
     the probe's last frame for colours (None: the latent format's RGB factors). say(text): the node's status line.
     preset: goes on from a probe (granular nodes) instead of deciding anew. profile: replaces thresholds and scale.
+    unfollowed(): whether the workflow shows that a first half's second does not carry Carnator. left: what a first half
+    leaves for its second (hosts/relay.py).
     problem: why no reuse may be considered ("a profile that does not exist"); only the very same render is replayed then.
     """
 
@@ -67,6 +68,8 @@ class Attachment:
     preset: tuple[Probe, Verdict] | None = None
     profile: Profile | None = None
     problem: str = ""
+    unfollowed: Callable[[], bool] = lambda: False
+    left: relay.Relay | None = None
     runs: dict[int, Run] = field(default_factory=dict)
     last: Run | None = None
     candidates: list[Candidate] = field(default_factory=list)
@@ -103,8 +106,11 @@ def _outer_sample(attachment: Attachment, executor: Any, noise: Tensor, latent_i
     def sample(start: Tensor) -> Any:
         return executor(start, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed, **kwargs)
 
+    before, part = relay.take(), part_of(noise, latent_image, sigmas)
     reason = why_not(guider, noise, latent_image, sampler, sigmas, denoise_mask, kwargs.get("latent_shapes"),
                      attachment.settings.probe)
+    if not reason and part is not Part.WHOLE:
+        reason = relay.problem(attachment, part, before, guider, latent_image, sampler, sigmas)
     if reason:
         attachment.say("dense: " + reason)
         attachment.done({"decision": "aside", "reason": reason})
@@ -112,16 +118,19 @@ def _outer_sample(attachment: Attachment, executor: Any, noise: Tensor, latent_i
         attachment.last = None
         return sample(noise)
     with Loans(attachment.bank, sigmas.detach().float().tolist(), attachment.settings.follows()) as loans:
-        return _render(attachment, loans, guider, noise, sampler, sigmas, seed, sample)
+        return _render(attachment, loans, part, before, guider, noise, sampler, sigmas, seed, sample)
 
 
-def _render(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor, seed: Any,
-            sample: Callable[[Tensor], Any]) -> Any:
-    """One sampling call that Carnator serves; sample(noise) is the host's own."""
+def _render(attachment: Attachment, loans: Loans, part: Part, before: relay.Relay | None, guider: Any, noise: Tensor,
+            sampler: Any, sigmas: Tensor, seed: Any, sample: Callable[[Tensor], Any]) -> Any:
+    """One sampling call that Carnator serves; sample(noise) is the host's own. before: what a second half goes on from."""
     began = time.perf_counter()
-    run = _open(attachment, loans, guider, noise, sampler, sigmas)
-    run.counts.overhead = time.perf_counter() - began
-    run.counts.waited = loans.waited
+    if part is not Part.SECOND or before is None:
+        before, run = None, _open(attachment, loans, guider, noise, sampler, sigmas)
+    else:
+        run = relay.go_on(attachment, loans, before, guider, noise, sampler, sigmas)
+    run.counts.overhead += time.perf_counter() - began
+    run.counts.waited += loans.waited
     attachment.runs[id(guider)] = attachment.last = run
     conds = {name: [c.copy() for c in branch] for name, branch in guider.conds.items()}
     generators = _generator_states()
@@ -140,7 +149,13 @@ def _render(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, sa
         return noise
     finally:
         attachment.runs.pop(id(guider), None)
-    _close(attachment, run, guider, seed, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    if part is Part.FIRST:
+        relay.leave(attachment, relay.Relay(run, output.to("cpu", copy=True), attachment.bank, seed, seconds))
+        return output
+    if before is not None:
+        seed, seconds = before.seed, before.seconds + seconds
+    _close(attachment, run, guider, seed, seconds)
     return output
 
 
@@ -157,8 +172,11 @@ def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: T
 
     def compute(*, reader: AttentionReader | None = None, window: Window | None = None, restrict: bool = False,
                 connect: Connect | None = None) -> Tensor:
-        call = Patched(model_options, run.layers, reader, window, restrict, connect, capture=bool(pp))
+        call = Patched(model_options, run.layers, reader, window, restrict, connect, capture=bool(pp), witness=True)
         out = executor(x, timestep, call.options, seed)
+        if not call.ran:  # never to be remembered as computed
+            run.stored_whole = False
+            run.counts.skipped += 1
         if x.device.type == "cuda":
             torch.cuda.synchronize(x.device)
         return torch.stack([out[0], call.uncond]) if call.uncond is not None else out[:1]
@@ -180,8 +198,7 @@ def _open(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, samp
     patcher = guider.model_patcher
     backbone = backbone_of(patcher.model)
     assert backbone is not None
-    guided = "negative" in guider.conds and (abs(float(guider.cfg) - 1.0) > 1e-6 or "cfg_pp" in sampler_name(sampler))
-    request = _request(attachment, guider, noise, sampler, sigmas, guided)
+    request = _request(attachment, guider, noise, sampler, sigmas, guided(guider, sampler))
     latent = noise.shape[2:]
     grid = token_grid(latent, backbone.patch)
     found: list[Candidate] = []
@@ -213,9 +230,8 @@ def _open(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, samp
     layers = len(backbone.blocks(patcher.model.diffusion_model))
     run = Run(request, settings, grid, backbone.patch, decide,
               make_reader=lambda: AttentionReader(request.columns, _middle(layers)) if request.columns else None,
-              make_window=lambda scope: (_window(backbone, patcher.model.diffusion_model, settings, scope, layers)
-                                         if restrictable(guider.model_options) else None),
-              say=attachment.say, waited=lambda: loans.waited, lost=loans.lost,
+              make_window=window_maker(guider, settings), say=attachment.say,
+              waited=lambda: loans.waited, lost=loans.lost,
               stop_after_probe=attachment.stop_after_probe, first_order=sampler_name(sampler) in FIRST_ORDER,
               layers=layers, device=str(patcher.load_device))
     if attachment.preset is not None:
@@ -248,8 +264,9 @@ def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, s
     carried = positive.get("carnator") or {}
     text = carried.get("text") or attachment.text()
     prompt = parse(attachment.settings.subject or text)
+    known = identity(guider, noise.shape[1:], guided, KEY)
     return Request(
-        identity=identity(guider, noise.shape[1:], guided, KEY), prompt=prompt,
+        identity=relay.first_half(known, sigmas) if float(sigmas[-1]) > 1e-3 else known, prompt=prompt,
         text_vector=text_vector(positive["cross_attn"].float().cpu()),
         noise=noise[0].to("cpu", torch.float32, copy=True), sigmas=sigmas.detach().float().cpu(),
         columns=_columns(prompt, text, carried.get("pieces") or []),
@@ -264,27 +281,10 @@ def _columns(prompt: Prompt, text: str, pieces: list[str]) -> dict[str, tuple[in
     return {lemma: slots for lemma, slots in token_slots(encoded.text, pieces, named).items() if slots}
 
 
-def sampler_name(sampler: Any) -> str:
-    """A sampler's name with its options: part of what makes a render repeat exactly."""
-    function = getattr(sampler, "sampler_function", sampler)
-    options = getattr(sampler, "extra_options", {})
-    name = getattr(function, "__name__", type(sampler).__name__)
-    return name + (f" {sorted(options.items())}" if options else "")
-
-
 def _middle(layers: int) -> range:
     """The middle half of the layers, at most 8 of them: where attention localises best."""
     first, last = layers // 4, max(layers // 4 + 1, -(-3 * layers // 4))
     return range(first, last, max(1, (last - first) // 8))
-
-
-def _window(backbone: Backbone, diffusion: Any, settings: Settings, scope: Regions, layers: int) -> Window | None:
-    from comfy.ldm.modules.attention import optimized_attention
-
-    first, last = round(settings.window[0] * layers), round(settings.window[1] * layers)
-    if last - first < 1:
-        return None
-    return Window(backbone, backbone.blocks(diffusion), first, last, Tokens.of(scope.active, scope.context), optimized_attention)
 
 
 def _signature(attachment: Attachment, patcher: Any, probe: Probe) -> Signature:
@@ -338,7 +338,7 @@ def _close(attachment: Attachment, run: Run, guider: Any, seed: Any, seconds: fl
         storing.touch(attachment.bank, facts["history"], max(0.0, facts["saved"]))
         if run.verdict is not None:
             storing.note(attachment.bank, run.verdict, run.request, attachment.settings, facts["saved"])
-    elif attachment.settings.record and run.stored_whole and run.phase is Phase.DENSE:
+    elif attachment.settings.record and run.settings.record and run.stored_whole and run.phase is Phase.DENSE:
         storing.store(attachment.bank, storing.history_of(run, guider.model_patcher, attachment.vae, seed, seconds))
 
 

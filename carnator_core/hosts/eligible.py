@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import torch
@@ -13,8 +14,24 @@ from ..backbones.wan import Wan
 
 PLAIN_CONDITIONING = {"cross_attn", "model_conds", "uuid", "pooled_output", "attention_mask", "frame_rate", "carnator",
                       "prompt_type", "hooks", "strength", "default"}
-GUIDERS = {"CFGGuider": True, "Guider_Basic": True}
+GUIDING = ("predict_noise", "outer_predict_noise", "__call__", "inner_sample", "outer_sample")
 STEP_CACHES = ("easycache", "teacache", "magcache", "lazycache", "wavespeed", "fbcache")
+
+
+class Part(Enum):
+    """What of a render a sampling call is."""
+
+    WHOLE = "whole"
+    FIRST = "first"  # of two experts: from pure noise, and some noise is left over
+    SECOND = "second"  # from a latent with its noise in it, to the end
+
+
+def part_of(noise: Tensor, latent: Tensor | None, sigmas: Tensor) -> Part:
+    """Which part of a render a call with this noise, latent and schedule [n + 1] is, if it is one that can be served."""
+    pictured = latent is not None and bool(torch.count_nonzero(latent))
+    if pictured and not torch.count_nonzero(noise):
+        return Part.SECOND
+    return Part.FIRST if len(sigmas) > 1 and float(sigmas[-1]) > 1e-3 and not pictured else Part.WHOLE
 
 
 def backbone_of(model: Any) -> Backbone | None:
@@ -25,6 +42,15 @@ def backbone_of(model: Any) -> Backbone | None:
     if type(diffusion).__name__ == "LTXVModel" and not getattr(diffusion, "cross_attention_adaln", False):
         return Ltx()
     return None
+
+
+def _guides_its_own_way(guider: Any) -> bool:
+    """Whether a guider (STG, a dual one, a cfg for each sigma ...) does anything else than the host's own guidance."""
+    from comfy.samplers import CFGGuider
+
+    kind = type(guider)
+    plain = issubclass(kind, CFGGuider) and all(getattr(kind, name) is getattr(CFGGuider, name) for name in GUIDING)
+    return not plain or not guider.conds.keys() <= {"positive", "negative"}
 
 
 def _branch_problem(name: str, conds: list[dict[str, Any]]) -> str:
@@ -44,8 +70,11 @@ def why_not(guider: Any, noise: Tensor, latent: Tensor | None, sampler: Any, sig
     steps = len(sigmas) - 1
     if steps < 1:
         return f"the schedule has {max(steps, 0)} steps; there is nothing to render"
-    if steps < probe + 3:
+    part = part_of(noise, latent, sigmas)
+    if part is Part.WHOLE and steps < probe + 3:
         return f"the render has {steps} steps and the probe takes {probe}; too few are left to save any"
+    if part is Part.FIRST and steps < probe + 2:
+        return f"the first expert has {steps} steps and the probe takes {probe}; too few are left to save any"
     model = guider.model_patcher.model
     if backbone_of(model) is None:
         return f"{type(model.diffusion_model).__name__} is not a text-to-video model Carnator knows (Wan, LTX-Video)"
@@ -55,15 +84,15 @@ def why_not(guider: Any, noise: Tensor, latent: Tensor | None, sampler: Any, sig
         return f"the batch holds {noise.shape[0]} videos; Carnator serves one at a time"
     if mask is not None:
         return "the latent has a noise mask (image-to-video or inpainting); Carnator serves text-to-video"
-    if latent is not None and torch.count_nonzero(latent) > 0:
+    if part is not Part.SECOND and latent is not None and torch.count_nonzero(latent) > 0:
         return "the render starts from an image or another latent; Carnator serves text-to-video from pure noise"
     highest = float(guider.model_patcher.get_model_object("model_sampling").sigma_max)
-    if float(sigmas[-1]) > 1e-3 or float(sigmas[0]) < 0.9 * highest:
-        return (f"the schedule runs from sigma {float(sigmas[0]):.3f} to {float(sigmas[-1]):.3f}: a part of a render "
-                "(two experts, or a second pass); Carnator serves whole ones")
-    if torch.count_nonzero(noise) == 0:
+    if part is not Part.SECOND and float(sigmas[0]) < 0.9 * highest or part is Part.SECOND and float(sigmas[-1]) > 1e-3:
+        return (f"the schedule runs from sigma {float(sigmas[0]):.3f} to {float(sigmas[-1]):.3f}: a part of a render that "
+                "Carnator does not know (a second pass, a third part)")
+    if part is not Part.SECOND and torch.count_nonzero(noise) == 0:
         return "the noise is switched off; Carnator serves renders from pure noise"
-    if type(guider).__name__ not in GUIDERS:
+    if _guides_its_own_way(guider):
         return f"{type(guider).__name__} guides with passes of its own; Carnator knows CFGGuider and BasicGuider"
     options = guider.model_options
     for name in ("context_handler", "model_function_wrapper", "sampler_cfg_function", "sampler_pre_cfg_function",

@@ -50,3 +50,44 @@ def prompt_of(graph: dict[str, Any] | None, node: str | None) -> str:
                 seen.add(consumer)
                 queue.append(consumer)
     return ""
+
+
+def _links(node: dict[str, Any], names: tuple[str, ...] = ()) -> list[str]:
+    """Ids of the nodes that feed a node, through the inputs with these names, or through any."""
+    return [str(v[0]) for n, v in node.get("inputs", {}).items()
+            if isinstance(v, list) and len(v) == 2 and (not names or n in names)]
+
+
+def _samplers(graph: dict[str, Any], start: list[str]) -> set[str]:
+    """The first nodes with a latent to sample from, downstream of some nodes."""
+    seen, queue, found = set(start), list(start), set()
+    while queue:
+        for consumer in _consumers(graph, queue.pop(0)):
+            if consumer in seen:
+                continue
+            seen.add(consumer)
+            if "latent_image" in graph[consumer].get("inputs", {}):
+                found.add(consumer)
+            else:
+                queue.append(consumer)
+    return found
+
+
+def unfollowed(graph: dict[str, Any] | None, node: str | None, kind: str) -> bool:
+    """Whether a sampler goes on from the latent of one that `node` feeds, and has no node of class `kind` in its MODEL line.
+
+    graph: as for `prompt_of`. False when the graph does not show it.
+    """
+    if not graph or node is None or str(node) not in graph:
+        return False
+    for first in _samplers(graph, [str(node)]):
+        for second in _samplers(graph, [first]):
+            queue, seen = _links(graph[second], ("model", "guider")), set()
+            while queue:
+                at = queue.pop()
+                if at not in seen and at in graph:
+                    seen.add(at)
+                    queue += _links(graph[at])
+            if not any(graph[at].get("class_type") == kind for at in seen):
+                return True
+    return False

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..history import Identity
 
+KEY = "carnator"  # of our own wrappers
 _SAMPLED_TENSORS, _SAMPLED_VALUES = 48, 16
 _weights: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
@@ -28,7 +29,7 @@ def _sample(h: Any, name: str, value: Tensor) -> None:
     h.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
     try:
         flat = value.detach().reshape(-1)
-        index = torch.linspace(0, flat.numel() - 1, min(_SAMPLED_VALUES, flat.numel())).long()
+        index = torch.linspace(0, flat.numel() - 1, min(_SAMPLED_VALUES, flat.numel()), dtype=torch.float64).long()  # exact
         h.update(flat[index.to(flat.device)].to("cpu", torch.float32).numpy().tobytes())
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         h.update(b"?")  # quantised storage that cannot be indexed: its name, shape and dtype have to do
@@ -106,6 +107,20 @@ def _feed(h: Any, value: Any, depth: int = 0) -> None:
         if callable(value):
             plain = {k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, int | float | str)}
             _feed(h, plain, depth + 1)
+
+
+def sampler_name(sampler: Any) -> str:
+    """A sampler's name with its options: part of what makes a render repeat exactly."""
+    function = getattr(sampler, "sampler_function", sampler)
+    options = getattr(sampler, "extra_options", {})
+    name = getattr(function, "__name__", type(sampler).__name__)
+    return name + (f" {sorted(options.items())}" if options else "")
+
+
+def guided(guider: Any, sampler: Any) -> bool:
+    """Whether the unconditional branch is evaluated."""
+    both = abs(float(guider.cfg) - 1.0) > 1e-6 or "cfg_pp" in sampler_name(sampler)
+    return "negative" in guider.conds and (both or bool(guider.model_options.get("disable_cfg1_optimization")))
 
 
 def conditioning_digest(conds: list[dict[str, Any]] | None) -> str:

@@ -8,8 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ..backbones.base import Backbone, Tokens
 from ..observe import AttentionReader, Window, branches
+from ..regions import Regions
+from ..request import Settings
 from ..sparse import Connect
+from .eligible import backbone_of
 
 
 def cfg_pp_functions(options: dict[str, Any]) -> list[Callable[[dict[str, Any]], Tensor]]:
@@ -22,6 +26,13 @@ def restrictable(options: dict[str, Any]) -> bool:
     """Whether restricted layers may stand in for the host's blocks: only where no other node works inside of them."""
     transformer = options.get("transformer_options", {})
     return not transformer.get("patches") and not transformer.get("patches_replace")
+
+
+def compiled(options: dict[str, Any]) -> bool:
+    """Whether the forward is compiled (the host's TorchCompileModel and what builds on it). Its guards leave
+    `transformer_options` out, so what is patched in there would stay in every later call, or never come into any."""
+    return "torch_compile_kwargs" in options or "torch.compile" in {
+        key for keyed in options.get("transformer_options", {}).get("wrappers", {}).values() for key in keyed}
 
 
 # Arguments of an attention call that leave it one that ours may compute in its place.
@@ -40,19 +51,25 @@ class Patched:
     """`options`: a copy of the call's model options with what this call needs; the original is left as it was.
 
     Slots that hold one value (a block's replacement, the attention override) are chained, never overwritten.
-    `uncond` holds the unconditional prediction [C, T, H, W] after the call when `capture` was asked for.
+    `uncond` holds the unconditional prediction [C, T, H, W] after the call when `capture` was asked for, `ran` says
+    whether the last block ran when `witness` was: a step cache of another pack, under whatever name, leaves it out.
+    In a compiled forward nothing is patched, and nothing witnessed.
     """
 
     def __init__(self, options: dict[str, Any], layers: int, reader: AttentionReader | None, window: Window | None,
-                 restrict: bool, connect: Connect | None, capture: bool) -> None:
+                 restrict: bool, connect: Connect | None, capture: bool, witness: bool = False) -> None:
         self.options = options
         self.uncond: Tensor | None = None
-        if reader is None and window is None and connect is None and not capture:
+        if compiled(options):
+            reader = window = connect = None
+            witness = False
+        self.ran = not witness
+        if reader is None and window is None and connect is None and not capture and not witness:
             return
         self.options = dict(options)
         if capture:
             self.options["sampler_post_cfg_function"] = [*options.get("sampler_post_cfg_function", []), self._capture]
-        if reader is None and window is None and connect is None:
+        if reader is None and window is None and connect is None and not witness:
             return
         transformer = self.options["transformer_options"] = dict(options.get("transformer_options", {}))
         replace = dict(transformer.get("patches_replace", {}))
@@ -65,9 +82,18 @@ class Patched:
             if i in inside or i in reading or connect is not None:
                 key = ("double_block", i)
                 blocks[key] = _block(i, place, blocks.get(key), window if i in inside else None, restrict)
+        if witness:
+            key = ("double_block", layers - 1)
+            blocks[key] = self._witness(blocks.get(key))
         if reader is not None or connect is not None:
             previous = transformer.get("optimized_attention_override")
             transformer["optimized_attention_override"] = _override(place, previous, reader, connect)
+
+    def _witness(self, previous: Callable[..., Any] | None) -> Callable[..., dict[str, Any]]:
+        def replacement(call: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+            self.ran = True
+            return previous(call, extra) if previous is not None else extra["original_block"](call)
+        return replacement
 
     def _capture(self, args: dict[str, Any]) -> Tensor:
         uncond = args.get("uncond_denoised")
@@ -105,3 +131,25 @@ def _override(place: _Place, previous: Callable[..., Tensor] | None, reader: Att
             return previous(func, q, k, v, heads, *args, **kwargs)
         return func(q, k, v, heads, *args, **kwargs)
     return override
+
+
+def window_maker(guider: Any, settings: Settings) -> Callable[[Regions], Window | None]:
+    """Region-restricted layers of the model that this guider has."""
+    model = guider.model_patcher.model
+    backbone = backbone_of(model)
+
+    def make(scope: Regions) -> Window | None:
+        if backbone is None or not restrictable(guider.model_options):
+            return None
+        return _window(backbone, model.diffusion_model, settings, scope)
+    return make
+
+
+def _window(backbone: Backbone, diffusion: Any, settings: Settings, scope: Regions) -> Window | None:
+    from comfy.ldm.modules.attention import optimized_attention
+
+    blocks = backbone.blocks(diffusion)
+    first, last = round(settings.window[0] * len(blocks)), round(settings.window[1] * len(blocks))
+    if last - first < 1:
+        return None
+    return Window(backbone, blocks, first, last, Tokens.of(scope.active, scope.context), optimized_attention)

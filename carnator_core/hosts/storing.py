@@ -48,7 +48,8 @@ def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> H
                "schedule": request.facts["schedule"], "steps": len(request.sigmas) - 1, "seed": int(seed or 0),
                "subject": run.settings.subject,
                "seconds": seconds, "transformer_seconds": run.counts.seconds, "created": time.time(),
-               "grid": list(run.grid), "patch": list(run.patch), "probe": run.settings.probe},
+               "grid": list(run.grid), "patch": list(run.patch), "probe": run.settings.probe,
+               **run.second},
         connectivity=run.recorded(), thumbnail=(tail_frame(model, last[:, :1], vae) * 255).round().to(torch.uint8))
 
 
