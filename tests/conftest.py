@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matrix
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +23,17 @@ if "carnator" not in sys.modules:
     module = importlib.util.module_from_spec(spec)
     sys.modules["carnator"] = module
     spec.loader.exec_module(module)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-matrix", action="store_true", help="write README.md's matrix from the collected tests' marks")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[matrix.COLLECTED] = list(items)
+    if config.getoption("--write-matrix"):
+        matrix.write(items)
 
 
 @pytest.fixture(scope="session")

@@ -17,14 +17,26 @@ from torch import Tensor
 
 WAN_LATENT, LTX_LATENT = (1, 16, 2, 8, 10), (1, 128, 2, 4, 5)
 STEPS = 8
+SLOTS = 48
+
+
+LARGE = 50_000_000  # values, from which weights are drawn from the same million numbers over and over
 
 
 def randomised(module: torch.nn.Module, seed: int) -> dict[str, Tensor]:
     """State of a module with weights that keep activations of order one; norms stay near one, biases near zero."""
     made = torch.Generator().manual_seed(seed)
+    large = sum(value.numel() for value in module.state_dict().values()) > LARGE
+    pool = torch.randn(1_000_003, generator=made) if large else torch.empty(0)
+
+    def drawn(like: Tensor) -> Tensor:
+        if not large:
+            return torch.randn(like.shape, generator=made)
+        return pool.repeat(-(-like.numel() // len(pool)))[: like.numel()].view(like.shape)
+
     state: dict[str, Tensor] = {}
     for name, value in module.state_dict().items():
-        noise = torch.randn(value.shape, generator=made)
+        noise = drawn(value)
         if value.ndim == 1:
             state[name] = 0.02 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
         elif "modulation" in name or "scale_shift_table" in name:
@@ -34,15 +46,15 @@ def randomised(module: torch.nn.Module, seed: int) -> dict[str, Tensor]:
     return state
 
 
-def loaded(state: dict[str, Tensor], config: dict[str, Any] | None = None) -> Any:
-    """A model patcher through the host's own detection and loading."""
+def loaded(state: dict[str, Tensor], config: dict[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:
+    """A model patcher through the host's own detection and loading. dtype: of the weights, as the loader node's choice."""
     import json
 
     import comfy.sd
 
     metadata = {"config": json.dumps({"transformer": config})} if config else None
     if "metadata" in inspect.signature(comfy.sd.load_diffusion_model_state_dict).parameters:
-        patcher = comfy.sd.load_diffusion_model_state_dict(dict(state), metadata=metadata)
+        patcher = comfy.sd.load_diffusion_model_state_dict(dict(state), {"dtype": dtype} if dtype else {}, metadata=metadata)
     else:  # ComfyUI 0.3.64 reads it from whole checkpoints alone
         whole = {f"model.diffusion_model.{name}": value for name, value in state.items()}
         patcher = comfy.sd.load_state_dict_guess_config(whole, False, False, metadata=metadata)[0]
@@ -50,28 +62,28 @@ def loaded(state: dict[str, Tensor], config: dict[str, Any] | None = None) -> An
     return patcher
 
 
-def wan_state(seed: int = 0, layers: int = 2, channels: int = 16) -> dict[str, Tensor]:
-    """Weights of a Wan text-to-video model: dim 256, 2 heads of 128."""
+def wan_state(seed: int = 0, layers: int = 2, channels: int = 16, heads: int = 2) -> dict[str, Tensor]:
+    """Weights of a Wan text-to-video model: heads of 128."""
     import comfy.ops
     from comfy.ldm.wan.model import WanModel
 
-    return randomised(WanModel(in_dim=channels, out_dim=channels, dim=256, ffn_dim=512, num_heads=2, num_layers=layers,
-                               operations=comfy.ops.disable_weight_init, dtype=torch.float32), seed)
+    return randomised(WanModel(in_dim=channels, out_dim=channels, dim=128 * heads, ffn_dim=512, num_heads=heads,
+                               num_layers=layers, operations=comfy.ops.disable_weight_init, dtype=torch.float32), seed)
 
 
-def wan(seed: int = 0, layers: int = 2, channels: int = 16) -> Any:
+def wan(seed: int = 0, layers: int = 2, channels: int = 16, heads: int = 2, dtype: torch.dtype | None = None) -> Any:
     """A random Wan model patcher (48 channels: Wan 2.2 5B's kind, with its latent format and per-token times)."""
-    return loaded(wan_state(seed, layers, channels))
+    return loaded(wan_state(seed, layers, channels, heads), dtype=dtype)
 
 
-def ltx(seed: int = 0, layers: int = 2) -> Any:
-    """A random LTX-Video model patcher: 4 heads of 64."""
+def ltx(seed: int = 0, layers: int = 2, heads: int = 4, head: int = 64, dtype: torch.dtype | None = None) -> Any:
+    """A random LTX-Video model patcher. 32 heads of 64 (2B) or 128 (13B) are what the host takes it for by itself."""
     import comfy.ops
     from comfy.ldm.lightricks.model import LTXVModel
 
-    config = {"num_attention_heads": 4, "attention_head_dim": 64, "cross_attention_dim": 256}
+    config = {"num_attention_heads": heads, "attention_head_dim": head, "cross_attention_dim": heads * head}
     model = LTXVModel(num_layers=layers, operations=comfy.ops.disable_weight_init, dtype=torch.float32, **config)  # type: ignore[arg-type]
-    return loaded(randomised(model, seed), config)
+    return loaded(randomised(model, seed), config if heads != 32 else None, dtype)
 
 
 @lru_cache
@@ -79,6 +91,7 @@ def encode(text: str, stock: bool = False, mask: bool = False) -> Any:
     """A prompt as conditioning: by Carnator Text Encode, or by the host's own node (which carries no text).
 
     mask: with the text's attention mask, as the encoder of LTX-Video gives it (its model requires one).
+    The demo's encoder pads to 512 slots as the real one does; the first SLOTS hold every word of a test's prompt.
     """
     from carnator.nodes.demo_clip import CarnatorDemoText
     from carnator.nodes.text_encode import CarnatorTextEncode
@@ -90,6 +103,7 @@ def encode(text: str, stock: bool = False, mask: bool = False) -> Any:
         conditioning = nodes.CLIPTextEncode().encode(clip, text)[0]
     else:
         conditioning = CarnatorTextEncode.execute(clip, text).result[0]
+    conditioning = [[t[:, :SLOTS], extra] for t, extra in conditioning]
     if not mask:
         return conditioning
     return [[t, {**extra, "attention_mask": torch.ones(t.shape[:2], dtype=torch.long)}] for t, extra in conditioning]
@@ -186,6 +200,16 @@ class Page:
     @property
     def last(self) -> dict[str, Any]:
         return self.summaries[-1]
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """What of the matrix this can be: a hit works; a dense render that says why is one of the other two."""
+        made = [s["decision"] for s in self.summaries if s["decision"] in ("hit", "miss")]
+        if "hit" in made:
+            return ("works",)
+        kept_out = not made and any(x.startswith("dense: ") for x in self.lines)
+        return ("steps aside", "declines") if kept_out or "not remembered" in self.said else ()
+
 
 
 def bank_at(folder: Path) -> Any:

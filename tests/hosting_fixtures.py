@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,15 @@ def ltx_model(comfy: Any) -> Any:
 
 
 @pytest.fixture
-def page(comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """What nodes say while a test runs."""
+def page(comfy: Any, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """What nodes say while a test runs. A test that shows a cell of the matrix has to have been told just that."""
     import server
 
     shown = Page()
     monkeypatch.setattr(server.PromptServer, "instance", shown)
-    return shown
+    yield shown
+    for mark in request.node.iter_markers("shows"):
+        assert mark.args[2] in shown.outcomes, f"marked {mark.args}, but the nodes said: {shown.said}"
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ from carnator.carnator_core.backbones.base import Tokens, gather, token_grid
 from carnator.carnator_core.backbones.ltx import Ltx
 from carnator.carnator_core.backbones.wan import Wan
 from carnator.carnator_core.observe import Window
+from matrix import WORKS, shows
 from torch import Tensor
 
+pytest_plugins = ["hosting_fixtures"]
 GRID = (2, 4, 5)
 COUNT = 40
 host = pytest.mark.host
@@ -306,3 +308,39 @@ def test_the_families_that_are_served_and_those_that_are_not(comfy: Any) -> None
     image.img_emb = object()
     for other in (image, VaceWanModel(), object(), None):
         assert backbone_of(SimpleNamespace(diffusion_model=other)) is None
+
+
+# Weights of one layer, with the heads of the models that people load; the other sizes follow from them by detection.
+REAL = {
+    "Wan2.1 1.3B": ({"heads": 12}, hosting.WAN_LATENT, (12, 128), "Wan2.1"),
+    "Wan2.1 14B": ({"heads": 40}, hosting.WAN_LATENT, (40, 128), "Wan2.1"),
+    "Wan2.2 5B": ({"heads": 24, "channels": 48}, (1, 48, *hosting.WAN_LATENT[2:]), (24, 128), "Wan2.2 5B"),
+    "LTX 2B": ({"heads": 32, "head": 64}, hosting.LTX_LATENT, (32, 64), "LTX-Video"),
+    "LTX 13B": ({"heads": 32, "head": 128}, hosting.LTX_LATENT, (32, 128), "LTX-Video"),
+}
+
+
+@host
+@pytest.mark.parametrize("name", [pytest.param(name, id=name, marks=shows(size[3], "real head counts and sizes, one layer", WORKS))
+                                  for name, size in REAL.items()])
+def test_real_head_counts_are_detected_recorded_replayed_and_restricted(name: str, comfy: Any, bank: Any,
+                                                                       page: hosting.Page) -> None:
+    given, shape, heads, _ = REAL[name]
+    family = "ltx" if "head" in given else "wan"
+    patcher = hosting.ltx(layers=1, **given) if family == "ltx" else hosting.wan(layers=1, **given)
+    model = patcher.model.diffusion_model
+    attention_ = model.transformer_blocks[0].attn1 if family == "ltx" else model.blocks[0].self_attn
+    assert (attention_.heads if family == "ltx" else attention_.num_heads, attention_.dim_head if family == "ltx"
+            else attention_.head_dim) == heads
+    ask = hosting.Ask(shape=shape, steps=4)
+    dense = hosting.ksampler(patcher, ask)
+    with_node = hosting.reuse(patcher, bank, probe_steps=1, mode="joint", strictness=hosting.ANYTHING, active_radius=0)
+    assert torch.equal(hosting.ksampler(with_node, ask), dense)
+    assert torch.equal(hosting.ksampler(with_node, ask), dense) and page.last["computed"] == 0
+    hosting.ksampler(with_node, hosting.Ask("a blue ball on snow", shape=shape, steps=4))
+    assert page.last["decision"] == "hit" and page.last["restricted"] > 0
+    with torch.inference_mode():
+        window = window_of(family, model, EVERYWHERE, EVERYWHERE, 0, 1)
+        x = random(20, 2, *shape[1:])
+        whole = through(model, family, x, replaced(window, False))
+        torch.testing.assert_close(through(model, family, x, replaced(window, True)), whole, atol=1e-4, rtol=1e-3)

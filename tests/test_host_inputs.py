@@ -126,21 +126,18 @@ def test_a_schedule_that_stands_still(wan_model: Any, filled: Any, page: Page) -
     assert "1 steps and the probe takes 4" in page.said
 
 
-@pytest.mark.parametrize(("start", "end", "leftover"), [(0, 4, "enable"), (4, 10000, "disable")])
-def test_a_part_of_ksampler_advanced(start: int, end: int, leftover: str, wan_model: Any, filled: Any,
-                                     page: Page) -> None:
+def test_the_rest_of_a_render_that_began_elsewhere(wan_model: Any, filled: Any, page: Page) -> None:
     import nodes
 
     @torch.inference_mode()
-    def part(model: Any) -> Tensor:
+    def rest(model: Any) -> Tensor:
         given = Ask(steps=16).inputs()
         return nodes.KSamplerAdvanced().sample(
-            model=model, add_noise="enable" if start == 0 else "disable", noise_seed=given["seed"], steps=16, cfg=5.0,
-            sampler_name="euler", scheduler="simple", positive=given["positive"], negative=given["negative"],
-            latent_image=latent() if start == 0 else started(), start_at_step=start, end_at_step=end,
-            return_with_leftover_noise=leftover)[0]["samples"]
+            model=model, add_noise="disable", noise_seed=given["seed"], steps=16, cfg=5.0, sampler_name="euler",
+            scheduler="simple", positive=given["positive"], negative=given["negative"], latent_image=started(),
+            start_at_step=4, end_at_step=10000, return_with_leftover_noise="disable")[0]["samples"]
 
-    assert torch.equal(part(reuse(wan_model, filled, probe_steps=1, strictness=ANYTHING)), part(wan_model))
+    assert torch.equal(rest(reuse(wan_model, filled, probe_steps=1, strictness=ANYTHING)), rest(wan_model))
     assert page.said.startswith("dense: ") and len(entries(filled)) == 1
 
 
