@@ -62,12 +62,13 @@ def loaded(state: dict[str, Tensor], config: dict[str, Any] | None = None, dtype
     return patcher
 
 
-def wan_state(seed: int = 0, layers: int = 2, channels: int = 16, heads: int = 2) -> dict[str, Tensor]:
-    """Weights of a Wan text-to-video model: heads of 128."""
+def wan_state(seed: int = 0, layers: int = 2, channels: int = 16, heads: int = 2,
+              inputs: int | None = None) -> dict[str, Tensor]:
+    """Weights of a Wan text-to-video model: heads of 128. inputs: 36 makes it Wan 2.2's image-to-video model."""
     import comfy.ops
     from comfy.ldm.wan.model import WanModel
 
-    return randomised(WanModel(in_dim=channels, out_dim=channels, dim=128 * heads, ffn_dim=512, num_heads=heads,
+    return randomised(WanModel(in_dim=inputs or channels, out_dim=channels, dim=128 * heads, ffn_dim=512, num_heads=heads,
                                num_layers=layers, operations=comfy.ops.disable_weight_init, dtype=torch.float32), seed)
 
 
@@ -238,11 +239,16 @@ def node(name: str, graph: dict[str, Any] | None = None) -> Any:
     return prepare(hidden if "hidden_inputs" in inspect.signature(prepare).parameters else {"hidden_inputs": hidden})
 
 
-def run_node(kind: Any, *values: Any) -> Any:
-    """A host node's first output, whichever of the host's two ways of writing nodes it has in this version."""
-    if hasattr(kind, "execute"):
-        return kind.execute(*values).result[0]
-    return getattr(kind(), kind.FUNCTION)(*values)[0]
+def run_node(kind: Any, *values: Any, **named: Any) -> Any:
+    """A host node's first output, whichever of the host's two ways of writing nodes it has in this version.
+
+    named: those of them count that the node has in this version.
+    """
+    new = hasattr(kind, "execute")
+    call = kind.execute if new else getattr(kind(), kind.FUNCTION)
+    known = inspect.signature(call).parameters
+    output = call(*values, **{name: value for name, value in named.items() if name in known})
+    return (output.result if new else output)[0]
 
 
 def reuse(model: Any, bank: Any, pace: str = "balanced", noise: str = "any seed (fastest)", **settings: Any) -> Any:
