@@ -52,7 +52,8 @@ MESSAGES = "() => [...document.querySelectorAll('.carnator-viewer .carnator-dist
 
 
 def rewrite(screen: Screen, old: str, new: str) -> None:
-    """Type over a prompt that stands in one of the text fields."""
+    """Type over a prompt that stands in one of the text fields, near enough that they are shown."""
+    screen.look_at("CarnatorTextEncode", 0.9)
     (field,) = [f for f in screen.page.locator("textarea").all() if f.input_value() == old]
     field.fill(new)
 
