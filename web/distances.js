@@ -27,11 +27,11 @@ function row({ name, entity, value, threshold, within, expected }, word) {
   return made;
 }
 
-/** Rows for a gate's distances; those that failed come first. word: key -> translated text. */
+/** Rows for a gate's distances that have a threshold; those that failed come first. word: key -> translated text. */
 export function distances({ distances: measured = [], unmeasured = [], certificate = "" }, word) {
   const shown = element("div", "carnator-distances");
   const rank = (d) => (d.expected ? 2 : d.within ? 1 : 0);
-  shown.append(...[...measured].sort((a, b) => rank(a) - rank(b)).map((d) => row(d, word)));
+  shown.append(...measured.filter((d) => d.threshold !== null).sort((a, b) => rank(a) - rank(b)).map((d) => row(d, word)));
   if (measured.length && unmeasured.length)
     shown.append(element("p", "carnator-quiet", fill(word("unmeasured"), { what: unmeasured.join(", ") })));
   if (measured.length && certificate)
