@@ -37,12 +37,14 @@ def test_a_method_is_summed_up_over_its_hits_alone() -> None:
     assert scope.summed_up(rows[-1:], 30) == {"name": "joint", "pairs": 1, "hits": 0}
 
 
-def test_ours_is_held_against_joint_where_both_are_hits() -> None:
+def test_ours_is_held_against_joint_where_both_are_hits_pair_by_pair() -> None:
     rows = []
-    for joint_hit in (True, False, True):
-        rows += [row("dense", 10.0), row("joint", 8.0, hit=joint_hit, alignment=0.5), row("ours", 4.0)]
-    found = scope.against_joint(rows)
-    assert found == {"pairs": 2, "alignment": {"joint": 0.5, "ours": 1.0}, "e2e_speed": 2.0, "dit_speed": 2.0}
+    for number, joint_hit in enumerate((True, False, True)):
+        rows += [row("ours", 4.0 + number, pair=number),
+                 row("joint", 2 * (4.0 + number), hit=joint_hit, alignment=0.5, pair=number)]
+    found = scope.against(rows)
+    assert found == {"pairs": 2, "alignment_joint": 0.5, "alignment_ours": 1.0, "e2e_speed": 2.0, "dit_speed": 2.0}
+    assert scope.against(rows[:1]) == {"pairs": 0}
 
 
 def point(name: str, speed: float, psnr: float, alignment: float = 1.0) -> Row:
