@@ -36,5 +36,6 @@ class CarnatorDenseFallback(io.ComfyNode):
         settings = Settings.of({**probe.settings, "record": keep})
         attachment = door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
                                      done=done,
+                                     clip=probe.bank.clip if probe.bank else None,
                                      preset=(probe.run.finish_probe(), Verdict(False, probe.reason or "rendered densely")))
         return io.NodeOutput(sample(probe.inputs, door.attach(probe.inputs["model"], attachment)))

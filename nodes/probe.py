@@ -59,7 +59,8 @@ class CarnatorProbe(io.ComfyNode):
             reasons.append(text)
             say(text)
 
-        attachment = door.Attachment(settings, bank.bank if bank else None, vae=vae, say=note, stop_after_probe=True)
+        attachment = door.Attachment(settings, bank.bank if bank else None, vae=vae, say=note, stop_after_probe=True,
+                                     clip=bank.clip if bank else None)
         sample(inputs, door.attach(model, attachment))
         run = attachment.last
         reason = "" if run is not None else (reasons[-1] if reasons else "this render cannot be served")

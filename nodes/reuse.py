@@ -76,5 +76,5 @@ class CarnatorReuse(io.ComfyNode):
 
         held, problem = profiles.find(profile)
         attachment = door.Attachment(settings, handle.bank, text=text, unfollowed=unfollowed_now, vae=vae, say=speaker(node),
-                                     done=reporter(node), profile=held, problem=problem)
+                                     done=reporter(node), profile=held, problem=problem, clip=handle.clip)
         return io.NodeOutput(door.attach(model, attachment))

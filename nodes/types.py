@@ -10,6 +10,7 @@ from comfy_api.latest import io
 from ..carnator_core.bank import Bank
 from ..carnator_core.decide import Candidate
 from ..carnator_core.reuse import Run, Verdict
+from ..carnator_core.textclip import ClipText
 
 BankType = io.Custom("CARNATOR_BANK")
 ProbeType = io.Custom("CARNATOR_PROBE")
@@ -18,10 +19,11 @@ DecisionType = io.Custom("CARNATOR_DECISION")
 
 @dataclass
 class BankHandle:
-    """An open bank, and whether new renders may be added to it."""
+    """An open bank, whether new renders may be added to it, and the CLIP that compares texts (None: the conditioning)."""
 
     bank: Bank
     record: bool = True
+    clip: ClipText | None = None
 
 
 @dataclass

@@ -17,7 +17,7 @@ SOURCES = sorted((ROOT / "nodes").glob("*.py"))
 # Workflows that people saved name these; they never change. Inputs may be added at the end, and must be optional then.
 FROZEN = {
     "CarnatorTextEncode": ("clip", "text"),
-    "CarnatorBankLoader": ("name", "budget_gb", "policy"),
+    "CarnatorBankLoader": ("name", "budget_gb", "policy", "recall_clip"),
     "CarnatorEarlySignatureProbe": (
         "model", "bank", "positive", "negative", "latent_image", "seed", "steps", "cfg", "sampler_name", "scheduler",
         "probe_steps", "vae", "denoise",

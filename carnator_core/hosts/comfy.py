@@ -21,7 +21,7 @@ from ..bank import Bank, BankError, Loans, noise_digest
 from ..change import ChangeScale
 from ..decide import Candidate, candidates, is_repeat, judge
 from ..gate import Thresholds
-from ..history import repeat_key
+from ..history import Identity, repeat_key
 from ..observe import AttentionReader, Window
 from ..profile import UNCERTIFIED, Profile
 from ..prompt import Prompt, parse, token_slots
@@ -34,6 +34,7 @@ from ..reuse import Look, Phase, Probe, ProbeDone, Restart, Run, Verdict
 from ..signature import Signature, signature
 from ..sparse import Connect
 from ..summary import closing_line, summary
+from ..textclip import ClipText
 from . import relay, storing
 from .eligible import Part, backbone_of, part_of, why_not
 from .identity import KEY, conditioning_digest, guided, identity, sampler_name, tensor_digest
@@ -53,6 +54,7 @@ class Attachment:
     preset: goes on from a probe (granular nodes) instead of deciding anew. profile: replaces thresholds and scale.
     unfollowed(): whether the workflow shows that a first half's second does not carry Carnator. left: what a first half
     leaves for its second (hosts/relay.py).
+    clip: texts are compared by its vectors instead of by their conditioning.
     problem: why no reuse may be considered ("a profile that does not exist"); only the very same render is replayed then.
     """
 
@@ -70,6 +72,7 @@ class Attachment:
     problem: str = ""
     unfollowed: Callable[[], bool] = lambda: False
     left: relay.Relay | None = None
+    clip: ClipText | None = None
     runs: dict[int, Run] = field(default_factory=dict)
     last: Run | None = None
     candidates: list[Candidate] = field(default_factory=list)
@@ -264,10 +267,11 @@ def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, s
     carried = positive.get("carnator") or {}
     text = carried.get("text") or attachment.text()
     prompt = parse(attachment.settings.subject or text)
-    known = identity(guider, noise.shape[1:], guided, KEY)
+    known, vector = identity(guider, noise.shape[1:], guided, KEY), text_vector(positive["cross_attn"].float().cpu())
+    if attachment.clip is not None and prompt.text:  # vectors of another kind are never compared with these
+        known, vector = Identity({**known.fields, "recall": attachment.clip.kind}), attachment.clip.vector(prompt.text)
     return Request(
-        identity=relay.first_half(known, sigmas) if float(sigmas[-1]) > 1e-3 else known, prompt=prompt,
-        text_vector=text_vector(positive["cross_attn"].float().cpu()),
+        identity=relay.first_half(known, sigmas) if float(sigmas[-1]) > 1e-3 else known, prompt=prompt, text_vector=vector,
         noise=noise[0].to("cpu", torch.float32, copy=True), sigmas=sigmas.detach().float().cpu(),
         columns=_columns(prompt, text, carried.get("pieces") or []),
         facts={"conditioning": conditioning_digest(guider.conds["positive"]), "sampler": sampler_name(sampler),
