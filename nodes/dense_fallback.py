@@ -35,7 +35,6 @@ class CarnatorDenseFallback(io.ComfyNode):
         keep = probe.bank is not None and probe.bank.record
         settings = Settings.of({**probe.settings, "record": keep})
         attachment = door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
-                                     done=done,
-                                     clip=probe.bank.clip if probe.bank else None,
+                                     done=done, clip=probe.bank.clip if probe.bank else None,
                                      preset=(probe.run.finish_probe(), Verdict(False, probe.reason or "rendered densely")))
         return io.NodeOutput(sample(probe.inputs, door.attach(probe.inputs["model"], attachment)))
