@@ -49,7 +49,7 @@ def _guides_its_own_way(guider: Any) -> bool:
     from comfy.samplers import CFGGuider
 
     kind = type(guider)
-    plain = issubclass(kind, CFGGuider) and all(getattr(kind, name) is getattr(CFGGuider, name) for name in GUIDING)
+    plain = issubclass(kind, CFGGuider) and all(getattr(kind, name, None) is getattr(CFGGuider, name, None) for name in GUIDING)
     return not plain or not guider.conds.keys() <= {"positive", "negative"}
 
 

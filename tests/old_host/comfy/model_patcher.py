@@ -21,11 +21,13 @@ class ModelSamplingAdvanced(_Flow):
 class Sampling(ModelSamplingAdvanced): ...
 
 
-class Block(torch.nn.Module): ...
+class Block(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
 
 
 class WanModel(torch.nn.Module):
-    """Stands in for the transformer: a fixed mix of latent and text."""
+    """Stands in for the transformer: a fixed mix of latent and text, then blocks that may be replaced."""
 
     patch_size = (1, 2, 2)
 
@@ -34,8 +36,17 @@ class WanModel(torch.nn.Module):
         self.blocks = torch.nn.ModuleList([Block(), Block()])
         self.weight = torch.nn.Parameter(torch.linspace(0.1, 0.9, 16))
 
-    def forward(self, x: Tensor, text: Tensor) -> Tensor:
-        return torch.tanh(x * self.weight.detach().reshape(1, 16, 1, 1, 1) * 0.3 + text.mean())
+    def forward(self, x: Tensor, text: Tensor, transformer_options: dict[str, Any]) -> Tensor:
+        x = torch.tanh(x * self.weight.detach().reshape(1, 16, 1, 1, 1) * 0.3 + text.mean())
+        replace = transformer_options.get("patches_replace", {}).get("dit", {})
+        for i, block in enumerate(self.blocks):
+            if ("double_block", i) in replace:
+                whole = {"original_block": lambda call, block=block: {"img": block(call["img"])}}
+                call = {"img": x, "txt": text, "vec": None, "pe": None, "transformer_options": transformer_options}
+                x = replace[("double_block", i)](call, whole)["img"]
+            else:
+                x = block(x)
+        return x
 
 
 class Model(torch.nn.Module):

@@ -41,22 +41,31 @@ class CFGGuider:
 
     def sample(self, noise: Tensor, latent: Tensor, sigmas: Tensor, seed: int = 0, callback: Any = None) -> Tensor:
         wrappers = self.model_patcher.get_all_wrappers(WrappersMP.OUTER_SAMPLE)
-        executor = Executor(self._outer, self, wrappers)
+        executor = Executor(self.outer_sample, self, wrappers)
         return executor.execute(noise, latent, Euler(), sigmas, None, callback, True, seed)
 
-    def _outer(self, noise: Tensor, latent: Tensor, sampler: Any, sigmas: Tensor, denoise_mask: Any = None, callback: Any = None,
-               disable_pbar: bool = False, seed: Any = None) -> Tensor:
-        options = self.model_options
+    def outer_sample(self, noise: Tensor, latent: Tensor, sampler: Any, sigmas: Tensor, denoise_mask: Any = None,
+                     callback: Any = None, disable_pbar: bool = False, seed: Any = None) -> Tensor:
+        return self.inner_sample(noise, latent, sampler, sigmas, callback, seed)
 
+    def inner_sample(self, noise: Tensor, latent: Tensor, sampler: Any, sigmas: Tensor, callback: Any, seed: Any) -> Tensor:
         def model(x: Tensor, sigma: Tensor) -> Tensor:
-            wrappers = self.model_patcher.get_all_wrappers(WrappersMP.PREDICT_NOISE)
-            return Executor(self._predict, self, wrappers).execute(x, sigma, options, seed)
+            return self(x, sigma, self.model_options, seed)
 
-        return sampler.sampler_function(model, noise * sigmas[0] + latent, sigmas, callback)
+        return torch.as_tensor(sampler.sampler_function(model, noise * sigmas[0] + latent, sigmas, callback))
 
-    def _predict(self, x: Tensor, timestep: Tensor, model_options: dict[str, Any] | None = None, seed: Any = None) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.outer_predict_noise(*args, **kwargs)
+
+    def outer_predict_noise(self, x: Tensor, timestep: Tensor, model_options: dict[str, Any], seed: Any = None) -> Tensor:
+        wrappers = self.model_patcher.get_all_wrappers(WrappersMP.PREDICT_NOISE)
+        return torch.as_tensor(Executor(self.predict_noise, self, wrappers).execute(x, timestep, model_options, seed))
+
+    def predict_noise(self, x: Tensor, timestep: Tensor, model_options: dict[str, Any] | None = None,
+                      seed: Any = None) -> Tensor:
         self.inner_model.calls += 1
-        cond, uncond = (self.inner_model.diffusion_model(x, c[0]["cross_attn"]) for c in self.conds.values())
+        options = (model_options or {}).get("transformer_options", {})
+        cond, uncond = (self.inner_model.diffusion_model(x, c[0]["cross_attn"], options) for c in self.conds.values())
         denoised = uncond + (cond - uncond) * self.cfg
         for function in (model_options or {}).get("sampler_post_cfg_function", []):
             denoised = function({"denoised": denoised, "uncond_denoised": uncond, "cond_denoised": cond})
