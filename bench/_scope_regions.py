@@ -122,7 +122,7 @@ def sources(studio: Studio, pairs: Sequence[Pair], coverage: float = 0.9) -> lis
 
 def _widest(rank: Tensor, width: Tensor) -> Tensor:
     """The `width` [..., nq] highest of every row of rank [..., nq, nk], as flags."""
-    return rank.argsort(-1, descending=True, stable=True).argsort(-1) < width[..., None]
+    return rank.argsort(stable=True, dim=-1, descending=True).argsort(-1) < width[..., None]
 
 
 def _watch(studio: Studio, prompt: str, seed: int) -> dict[tuple[int, int, int], Tensor]:
