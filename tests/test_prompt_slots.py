@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from carnator.carnator_core.prompt import parse, token_slots
+import torch
+from carnator.carnator_core.prompt import Entity, mention_spans, parse, token_slots
+
+PROMPTS = Path(__file__).parent / "data" / "prompts"
 
 
 def slots(text: str, pieces: Sequence[str]) -> dict[str, list[str]]:
@@ -93,3 +99,55 @@ def test_the_hosts_own_tokenizers(comfy: Any) -> None:
                 token_slots(text, pieces, prompt.entities).items()}
         plain = {lemma: word.replace("\u2581", "").replace("</w>", "") for lemma, word in read.items()}
         assert plain == {"lighthouse": "lighthouselighthouse", "hat": "hat", "teddy bear": "bears"}
+
+
+@pytest.fixture(scope="module")
+def umt5(comfy: Any) -> Any:
+    """Wan's own tokenizer class. Its SentencePiece model comes with the encoder's weights, so that one of the same kind is
+    trained here, on the fixture's prompts."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    from comfy.text_encoders.wan import WanT5Tokenizer
+
+    made = io.BytesIO()
+    lines = (PROMPTS / "vbench.txt").read_text(encoding="utf-8").splitlines()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=made, vocab_size=1200, pad_id=0, eos_id=1,
+                                             unk_id=2, bos_id=-1, byte_fallback=True, num_threads=1, minloglevel=2)
+    model = torch.frombuffer(bytearray(made.getvalue()), dtype=torch.uint8)
+    return WanT5Tokenizer(tokenizer_data={"spiece_model": model})
+
+
+@pytest.fixture(scope="module")
+def t5(comfy: Any) -> Any:
+    """LTX-Video's own tokenizer."""
+    from comfy.text_encoders.lt import LTXVT5Tokenizer
+
+    return LTXVT5Tokenizer()
+
+
+def spelled(text: str, entity: Entity) -> str:
+    """The head noun's letters at every place where the text has the entity."""
+    places = sorted({*mention_spans(text).get(entity.lemma, ()), entity.span})
+    return "".join(c for start, end in places for c in text[start:end].casefold() if c.isalnum())
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", ["umt5", "t5"])
+def test_real_prompts_by_the_models_own_tokenizers(comfy: Any, name: str, request: pytest.FixtureRequest) -> None:
+    from carnator.nodes.text_encode import pieces_of
+
+    clip = SimpleNamespace(tokenizer=request.getfixturevalue(name))
+    typed = (PROMPTS / "vbench.txt").read_text(encoding="utf-8").splitlines()[::16]
+    typed += (PROMPTS / "long.txt").read_text(encoding="utf-8").splitlines()
+    typed += [f"<lora:film:0.7> ({text}:1.3), \\(4k\\)" for text in typed[:20] if not set("()") & set(text)]
+    wrong, seen = [], 0
+    for text in typed:
+        prompt = parse(text)
+        pieces = pieces_of(clip, clip.tokenizer.tokenize_with_weights(text))
+        found = token_slots(prompt.text, pieces, prompt.entities)
+        for entity in prompt.entities:
+            seen += 1
+            letters = "".join(c for slot in found[entity.lemma] for c in pieces[slot].casefold() if c.isalnum())
+            if letters != spelled(prompt.text, entity):
+                wrong.append((entity.text, letters, text[:60]))
+    assert seen > 300
+    assert wrong == []
