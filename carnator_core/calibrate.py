@@ -64,7 +64,7 @@ class Pair:
 def read_pairs(text: str) -> list[Pair]:
     """Pairs of JSON lines. Raises ValueError that names the line."""
     found, facts = [], {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         if not line.strip():
             continue
         try:

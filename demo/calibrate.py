@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .explain import load_pack, stand
+from .explain import load_pack, read_text, stand
 
 EPILOG = """\
 A line of PAIRS.jsonl is one request with one remembered render:
@@ -62,8 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = []
         if options.pairs is not None:
-            text = sys.stdin.read() if options.pairs == "-" else stand(options.pairs).read_text(encoding="utf-8")
-            rows += core.read_pairs(text)
+            rows += core.read_pairs(read_text(options.pairs))
         for folder in options.verdicts:
             if not stand(folder).is_dir():
                 raise ValueError(f"{folder} is no folder")

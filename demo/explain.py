@@ -40,11 +40,21 @@ def stand(name: str) -> Path:
     return here if here.exists() or not path.exists() else path
 
 
+def read_text(name: str) -> str:
+    """A UTF-8 file, or standard input for "-". Raises ValueError in a sentence."""
+    try:
+        text = sys.stdin.read() if name == "-" else stand(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
+    return text.removeprefix("\ufeff")
+
+
 def read_pairs(name: str) -> list[dict[str, Any]]:
     """Rows {"a": ..., "b": ...} of a JSON-lines file; "-" is standard input. Raises ValueError that names the line."""
-    text = sys.stdin.read() if name == "-" else stand(name).read_text(encoding="utf-8")
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(read_text(name).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -54,6 +64,8 @@ def read_pairs(name: str) -> list[dict[str, Any]]:
         if not isinstance(row, dict) or not all(isinstance(row.get(k), str) for k in ("a", "b")):
             raise ValueError(f'{name}, line {number}: needs an object with the texts "a" and "b"')
         rows.append(row)
+    if not rows:
+        raise ValueError(f'{name} holds no pairs: one JSON object {{"a": ..., "b": ...}} a line')
     return rows
 
 
@@ -87,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         rows = read_pairs(options.batch)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         parser.error(str(error))
     explained = load_pack().explain([(row["a"], row["b"]) for row in rows])
     if options.json:

@@ -77,6 +77,22 @@ def test_a_bad_row_is_named(tmp_path: Path, line: str, complaint: str) -> None:
         read_pairs(str(file))
 
 
+@pytest.mark.parametrize(("content", "complaint"), [
+    (b"", "holds no pairs"), (b"\n \n", "holds no pairs"), (b"\xff\xfe{", "is not UTF-8 text"), (None, "cannot be read")])
+def test_a_file_that_holds_no_pairs_is_said(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    file = tmp_path / "pairs.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=complaint):
+        read_pairs(str(file))
+
+
+def test_a_byte_order_mark_and_odd_line_ends_do_no_harm(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_bytes('\ufeff{"a": "x\u2028y", "b": "z"}\r\n{"a": "1", "b": "2"}'.encode())
+    assert read_pairs(str(file)) == [{"a": "x\u2028y", "b": "z"}, {"a": "1", "b": "2"}]
+
+
 def test_as_a_program_in_a_plain_locale(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"a": "a \U0001f431 cat", "b": "a cat"}), encoding="utf-8")
     environment = {**os.environ, "LC_ALL": "C", "PWD": str(tmp_path)}
