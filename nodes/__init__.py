@@ -6,6 +6,7 @@ from pathlib import Path
 
 from comfy_api.latest import ComfyExtension, io
 
+from . import routes
 from .bank_loader import CarnatorBankLoader
 from .calibrate import CarnatorCalibrate
 from .demo_clip import CarnatorDemoText
@@ -41,6 +42,7 @@ class CarnatorExtension(ComfyExtension):
         weights = str(Path(__file__).resolve().parent.parent / "demo" / "weights")
         for kind in ("diffusion_models", "vae"):
             folder_paths.add_model_folder_path(kind, weights)
+        routes.attach()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return list(NODE_CLASS_MAPPINGS.values())

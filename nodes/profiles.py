@@ -69,7 +69,7 @@ def read_pairs(given: str) -> str:
 def stamps(pairs: str) -> list[tuple[str, int, int]]:
     """What tells whether a file of pairs or anybody's verdicts changed since: (name, time, size)."""
     try:
-        files = sorted(banks.home().glob("*/verdicts.jsonl"))
+        files = sorted(banks.root().glob("*/verdicts.jsonl"))
         if pairs.strip() and not pairs.strip().startswith("{"):
             files.append(_file("pairs", pairs.strip(), ".jsonl"))
         return [(f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files if f.exists()]

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.graph import prompt_of, unfollowed
 from ..carnator_core.request import MODES, Settings
-from . import banks, profiles
+from . import defaults, profiles
 from .running import running
 from .status import reporter, speaker
 from .types import BankHandle, BankType, advanced
@@ -35,7 +35,7 @@ class CarnatorReuse(io.ComfyNode):
                                tooltip="How readily steps are forecast from the remembered render instead of computed."),
                 io.Combo.Input("noise", options=list(SEED), default="any seed (fastest)",
                                tooltip="Whether a hit may take over the remembered render's seed, or only renders with your seed count."),
-                BankType.Input("bank", optional=True, tooltip="From Cache Bank Loader; without it the bank 'default' is used."),
+                BankType.Input("bank", optional=True, tooltip="From Cache Bank Loader; without it, the bank of the settings is used."),
                 io.Vae.Input("vae", optional=True, tooltip="Optional: true colours for the comparison, and thumbnails."),
                 *advanced(
                     io.Int.Input("probe_steps", default=s.probe, min=1, max=50, optional=True, tooltip="Dense steps before the decision."),
@@ -56,12 +56,17 @@ class CarnatorReuse(io.ComfyNode):
         )
 
     @classmethod
+    def fingerprint_inputs(cls, **_: Any) -> str:
+        """Another bank in the host's settings is another input, where no bank is connected."""
+        return str(defaults.read())
+
+    @classmethod
     def execute(cls, model: Any, pace: str, noise: str, probe_steps: int = Settings.probe, strictness: float = 1.0,
                 mode: str = "ours", active_radius: int = Settings.active, context_radius: int = Settings.context,
                 window_start: float = Settings.window[0], window_end: float = Settings.window[1], remember: bool = True,
                 subject: str = "", bank: BankHandle | None = None, vae: Any = None,
                 profile: str = "", miss_tolerance: float = Settings.miss_tolerance) -> io.NodeOutput:
-        handle = bank if bank is not None else BankHandle(banks.open_bank())
+        handle = bank if bank is not None else BankHandle(defaults.open_bank())
         settings = Settings(probe=probe_steps, noise=SEED[noise], mode=mode, tolerance=PACE[pace], active=active_radius,
                             context=context_radius, window=(window_start, window_end), strictness=strictness,
                             record=remember and handle.record, subject=subject, miss_tolerance=miss_tolerance)

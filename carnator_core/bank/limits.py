@@ -90,6 +90,8 @@ def check_header(body: Any, schema: int, files: Sequence[str]) -> None:
     if body.keys() != _FIELDS.keys() or not all(isinstance(body[k], t) for k, t in _FIELDS.items()):
         raise BankDamaged("the header lacks fields or has strange ones")
     shape, calls = body["shape"], body["calls"]
+    if not 0 <= body["created"] < 1e12:
+        raise BankDamaged("the date makes no sense")
     if len(shape) != 4 or not all(type(n) is int and n > 0 for n in shape) or type(calls) is not int:
         raise BankDamaged("the latent's shape makes no sense")
     if not 1 <= calls <= MAX_CALLS or 4 * math.prod(shape) * calls * max(1, len(body["codes"])) > MAX_DECODED_BYTES:

@@ -95,8 +95,8 @@ class Bank:
     def import_from(self, stream: BinaryIO) -> list[str]:
         """Take in the entries of an exported file; returns their ids here. Every value is checked before.
 
-        Entries that are here already are skipped. Raises BankRefusal at the first that is damaged or has no room;
-        those before it stay.
+        Entries that are here already are skipped, and none leaves to make room. Raises BankRefusal at the first that is
+        damaged or has no room; those before it stay.
         """
         taken: list[str] = []
         with _writing():
@@ -106,15 +106,15 @@ class Bank:
                 if coming.id in here:
                     coming.skip(stream)
                     continue
-                taken.append(self._publish(coming.bytes(), partial(coming.receive, stream), coming.id))
+                taken.append(self._publish(coming.bytes(), partial(coming.receive, stream), coming.id, evict=False))
         return taken
 
-    def _publish(self, size: int, fill: Callable[[Path], Header], entry_id: str | None = None) -> str:
-        """Make room, let `fill` write the files into a staging folder, and move it to its place."""
+    def _publish(self, size: int, fill: Callable[[Path], Header], entry_id: str | None = None, evict: bool = True) -> str:
+        """Make room (or refuse, where nothing may leave), let `fill` write the files into a staging folder, and move it to its place."""
         token = secrets.token_hex(12)
         try:
             with self._shelf.transaction(create=True) as index:
-                evicted = self._make_room(index, size)
+                evicted = self._make_room(index, size, evict)
                 index.begin_write(token, size, self._clock() + LEASE_S)
                 staged = self._shelf.stage(token)
             self._shelf.empty(evicted)
@@ -139,7 +139,7 @@ class Bank:
         except (BankError, OSError, sqlite3.Error) as error:
             LOG.debug("bank: a reservation is left to expire: %s", error)
 
-    def _make_room(self, index: Index, size: int) -> list[str]:
+    def _make_room(self, index: Index, size: int, evict: bool) -> list[str]:
         """Evict what is worth least until a write of `size` bytes fits; returns the trash to empty."""
         now = self._clock()
         in_flight = sum(index.writes(now).values())
@@ -150,6 +150,8 @@ class Bank:
             need = max(need, index.total_bytes() + in_flight + size - self.budget_bytes)
         if need <= 0:
             return []
+        if not evict:
+            raise BankRefusal(f"there is no room for {_mb(size)}: raise the budget, or forget some renders first")
         read = index.being_read(now)
         free = [(i, worth(life, dense, n, now), n) for i, n, dense, life in index.lives() if not life.pinned and i not in read]
         chosen = victims(free, need)

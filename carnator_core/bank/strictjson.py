@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from .errors import BankDamaged
@@ -16,7 +17,7 @@ def loads(data: bytes) -> Any:
     if len(data) > MAX_JSON_BYTES:
         raise BankDamaged("a JSON text is too large")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_float)
     except (ValueError, RecursionError) as error:
         raise BankDamaged("a JSON text is malformed") from error
     if _depth(value, MAX_DEPTH) < 0:
@@ -38,6 +39,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large")
+    return value
 
 
 def _depth(value: Any, left: int) -> int:

@@ -340,7 +340,7 @@ def _close(attachment: Attachment, run: Run, guider: Any, seed: Any, seconds: fl
         return
     if facts["decision"] == "hit":
         storing.touch(attachment.bank, facts["history"], max(0.0, facts["saved"]))
-        if run.verdict is not None:
+        if run.verdict is not None and attachment.settings.record:
             storing.note(attachment.bank, run.verdict, run.request, attachment.settings, facts["saved"])
     elif attachment.settings.record and run.settings.record and run.stored_whole and run.phase is Phase.DENSE:
         storing.store(attachment.bank, storing.history_of(run, guider.model_patcher, attachment.vae, seed, seconds))
