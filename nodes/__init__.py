@@ -8,6 +8,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from . import routes
 from .bank_loader import CarnatorBankLoader
+from .bank_report import CarnatorBankReport
 from .calibrate import CarnatorCalibrate
 from .demo_clip import CarnatorDemoText
 from .dense_fallback import CarnatorDenseFallback
@@ -15,6 +16,7 @@ from .joint_reuse import CarnatorJointReuse
 from .probe import CarnatorProbe
 from .reuse import CarnatorReuse
 from .risk_gate import CarnatorRiskGate
+from .search import findable
 from .text_encode import CarnatorTextEncode
 from .viewer import CarnatorViewer
 
@@ -29,6 +31,7 @@ NODE_CLASS_MAPPINGS = {
     "CarnatorReuse": CarnatorReuse,
     "CarnatorCalibrate": CarnatorCalibrate,
     "CarnatorDemoTextEncoder": CarnatorDemoText,
+    "CarnatorBankReport": CarnatorBankReport,
 }
 
 
@@ -45,4 +48,4 @@ class CarnatorExtension(ComfyExtension):
         routes.attach()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return list(NODE_CLASS_MAPPINGS.values())
+        return [findable(node) for node in NODE_CLASS_MAPPINGS.values()]

@@ -57,7 +57,7 @@ class Served:
 def serve(root: Path) -> Iterator[Served]:
     """A server on a thread, as the host builds its own: its middlewares, and every route also under /api."""
     from aiohttp import web
-    from carnator.nodes.routes.handlers import Page
+    from carnator.nodes.routes.handlers import BankRoutes
     from middleware.cache_middleware import cache_control
     from server import create_origin_only_middleware
 
@@ -69,7 +69,7 @@ def serve(root: Path) -> Iterator[Served]:
         nonlocal stop, port
         stop = asyncio.Event()
         app = web.Application(client_max_size=100 << 20, middlewares=[cache_control, create_origin_only_middleware()])
-        for route in Page().routes():
+        for route in BankRoutes().routes():
             app.router.add_route(route.method, route.path, route.handler)
             app.router.add_route(route.method, "/api" + route.path, route.handler)
         runner = web.AppRunner(app, access_log=None)

@@ -37,6 +37,7 @@ FROZEN = {
         "profile", "pairs", "risk", "confidence", "bank", "tolerances", "model", "shape", "mode", "split_seed",
     ),
     "CarnatorDemoTextEncoder": (),
+    "CarnatorBankReport": ("bank", "after"),
 }  # fmt: skip
 # What ComfyUI 0.3.64 does not know.
 TOO_NEW_KEYWORDS = {"advanced", "search_aliases", "essentials_category", "has_intermediate_output", "price_badge"}
@@ -117,7 +118,18 @@ def test_the_host_can_publish_it(name: str, classes: dict[str, Any]) -> None:
 
 @pytest.mark.host
 def test_every_output_node_shows_something(classes: dict[str, Any]) -> None:
-    assert [n for n in FROZEN if classes[n].GET_SCHEMA().is_output_node] == ["CarnatorEvidenceRegionViewer", "CarnatorCalibrate"]
+    assert [n for n in FROZEN if classes[n].GET_SCHEMA().is_output_node] == [
+        "CarnatorEvidenceRegionViewer", "CarnatorCalibrate", "CarnatorBankReport",
+    ]  # fmt: skip
+
+
+@pytest.mark.host
+@nodes
+def test_a_node_is_found_under_other_words_where_the_host_has_them(name: str, classes: dict[str, Any]) -> None:
+    schema = classes[name].GET_SCHEMA()
+    if not hasattr(schema, "search_aliases"):
+        pytest.skip("this host has no search aliases")
+    assert len(schema.search_aliases) >= 2 and len(set(schema.search_aliases)) == len(schema.search_aliases)
 
 
 @languages
@@ -147,6 +159,27 @@ def test_translations_are_whole_and_plain(language: str) -> None:
         assert set(re.findall(r"\{\w+\}", text)) == set(re.findall(r"\{\w+\}", english["carnator"][key]))
     # The front end's message format gives these a meaning of their own.
     assert not [s for s in strings(translations(language, "nodeDefs.json")) if re.search(r"[@|{}$]", s)]
+
+
+@languages
+def test_every_setting_is_translated(language: str) -> None:
+    """The ids that the page registers, with dots as underscores, as the host looks them up."""
+    script = (ROOT / "web" / "settings.js").read_text(encoding="utf-8")
+    told = translations(language, "settings.json")
+    assert set(told) == {i.replace(".", "_") for i in re.findall(r'id: "(Carnator\.[\w.]+)"', script)} != set()
+    assert all(entry["name"] and entry["tooltip"] for entry in told.values())
+    choices = {word for found in re.findall(r"choices\((\"[^;]*?)\),\n", script) for word in re.findall(r'"([^"]+)"', found)}
+    assert {word for entry in told.values() for word in entry.get("options", {})} == choices != set()
+    places = {c for found in re.findall(r"category: \[(.*)\]", script) for c in re.findall(r'"(\w+)"', found)[:2]}
+    assert set(translations(language, "main.json")["settingsCategories"]) == places
+
+
+@languages
+def test_every_word_of_the_page_is_there(language: str) -> None:
+    """What the scripts look up by a fixed name."""
+    scripts = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "web").glob("*.js"))
+    wanted = set(re.findall(r"\bwords\.(?!js\b)(\w+)", scripts)) | set(re.findall(r'\bword\("(\w+)"\)', scripts))
+    assert wanted and not wanted - set(translations(language, "main.json")["carnator"])
 
 
 @nodes

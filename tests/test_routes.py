@@ -204,6 +204,14 @@ def test_an_import_never_drives_out_what_is_there(served: Served, bank: Bank) ->
     assert served.ask("POST", "/carnator/import?bank=small", exported, BANK_TYPE).status == 413
 
 
+def test_two_at_most_are_moved_at_once(served: Served, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    from carnator.nodes.routes import handlers
+
+    monkeypatch.setattr(handlers, "MOVES_AT_ONCE", 0)
+    assert served.get("export", bank="default").status == 429
+    assert served.ask("POST", "/carnator/import?bank=other", b"", BANK_TYPE).status == 429
+
+
 def test_settings_are_kept_and_used(served: Served) -> None:
     from carnator.nodes import defaults
 
@@ -212,7 +220,7 @@ def test_settings_are_kept_and_used(served: Served) -> None:
     opened = defaults.open_bank()
     assert opened.folder == served.root / "films \u96ea" and opened.budget_bytes == 3_000_000_000
     assert served.get("banks").json == {"banks": ["films \u96ea"], "default": "films \u96ea"}
-    for wrong in ({"bank": "../x"}, {"bank": 3}, {"budget_gb": "much"}, {"budget_gb": -1}, {"budget_gb": 1e99}, {"budget_gb": True}):
+    for wrong in ({"bank": "../x"}, {"bank": 3}, *({"budget_gb": b} for b in ("much", -1, 1e99, True, None))):
         answer = served.post("settings", **{"bank": "films", "budget_gb": 3, **wrong})
         assert answer.status == 400 and answer.json["error"], wrong
     assert served.get("settings").json["bank"] == "films \u96ea"
@@ -220,7 +228,10 @@ def test_settings_are_kept_and_used(served: Served) -> None:
     assert defaults.read() == defaults.Defaults()
 
 
-@pytest.mark.parametrize("name", ["../default", "a/b", "a\\b", "..", ".", "", " a", "a\x00", "\ud800", "CON", "lpt1", "x" * 65, "\U00020000" * 64])
+NO_NAMES = ["../default", "a/b", "a\\b", "..", ".", "", " a", "a\x00", "\ud800", "CON", "lpt1", "x" * 65, "\U00020000" * 64]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
 def test_what_is_not_a_bank_s_name(name: str, comfy: Any) -> None:
     from carnator.nodes import banks
 
@@ -248,16 +259,18 @@ def test_another_site_is_refused_by_the_host(headers: dict[str, str], served: Se
 
 
 def test_every_change_is_a_post(served: Served, bank: Bank) -> None:
-    from carnator.nodes.routes.handlers import Page
+    from carnator.nodes.routes.handlers import BankRoutes
 
-    assert {r.method for r in Page().routes()} == {"GET", "POST"}
+    assert {r.method for r in BankRoutes().routes()} == {"GET", "POST"}
     for route in ("pin", "remove", "forget", "verdict", "import"):
         assert served.get(route, bank="default").status == 405
     for route in ("banks", "overview", "entries", "thumbnail", "export"):
         assert served.post(route, bank="default").status == 405
 
 
-def test_the_pack_loads_where_there_is_no_server(comfy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_pack_loads_where_there_is_no_server(
+    comfy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     import sys
 
     from carnator.nodes import routes

@@ -2,7 +2,7 @@
 
 import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
-import { address, ask, change, Refused, sendFile } from "./bank_api.js";
+import { address, ask, available, change, Refused, sendFile } from "./bank_api.js";
 import { LastHits } from "./bank_hits.js";
 import { BankList } from "./bank_list.js";
 import { button, element, picture, styled } from "./bank_parts.js";
@@ -260,6 +260,7 @@ app.registerExtension({
   name: "Carnator.Bank",
 
   async setup() {
+    if (!(await available())) return;
     const words = await loadWords();
     await styled("./bank.css");
     app.extensionManager.registerSidebarTab({

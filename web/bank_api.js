@@ -4,12 +4,17 @@ import { api } from "../../scripts/api.js";
 
 const FILE_TYPE = "application/x-carnator-bank";
 
-/** What the server refused, in its own words. */
-export class Refused extends Error {}
+/** What the server refused, in its own words. status 404: also where the host has none of the pack's routes. */
+export class Refused extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
 
 async function answer(response) {
   const body = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Refused(body.error ?? `${response.status} ${response.statusText}`);
+  if (!response.ok) throw new Refused(body.error ?? `${response.status} ${response.statusText}`, response.status);
   return body;
 }
 
@@ -33,6 +38,11 @@ export async function change(name, body) {
 export async function sendFile(bank, file) {
   const request = { method: "POST", headers: { "Content-Type": FILE_TYPE }, body: file };
   return answer(await api.fetchApi(path("import", { bank }), request));
+}
+
+/** Whether the host has the routes at all. */
+export async function available() {
+  return (await api.fetchApi("/carnator/settings")).status !== 404;
 }
 
 /** Where a thumbnail or an export is. */

@@ -2,7 +2,7 @@
 // bank; all of them are the first values of new nodes. What a workflow states, it keeps.
 
 import { app } from "../../scripts/app.js";
-import { ask, change, Refused } from "./bank_api.js";
+import { ask, available, change, Refused } from "./bank_api.js";
 
 const SERVER = { "Carnator.Bank.Name": "bank", "Carnator.Bank.Budget": "budget_gb" };
 // node -> widget -> the setting with its first value
@@ -89,7 +89,9 @@ app.registerExtension({
     },
   ],
 
-  setup: send,
+  async setup() {
+    if (await available()) await send();
+  },
 
   // Before a workflow's own values are put in, which then stay.
   nodeCreated(node) {

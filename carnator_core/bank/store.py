@@ -110,7 +110,7 @@ class Bank:
         return taken
 
     def _publish(self, size: int, fill: Callable[[Path], Header], entry_id: str | None = None, evict: bool = True) -> str:
-        """Make room (or refuse, where nothing may leave), let `fill` write the files into a staging folder, and move it to its place."""
+        """Make room (or refuse, where none may leave), let `fill` write into a staging folder, and move it to its place."""
         token = secrets.token_hex(12)
         try:
             with self._shelf.transaction(create=True) as index:

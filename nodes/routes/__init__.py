@@ -17,10 +17,10 @@ def attach() -> bool:
     try:
         from server import PromptServer
 
-        from .handlers import Page
+        from .handlers import BankRoutes
 
         routes = PromptServer.instance.routes
-        for route in Page().routes():
+        for route in BankRoutes().routes():
             routes.route(route.method, route.path, **route.kwargs)(route.handler)
     except (ImportError, AttributeError, TypeError) as error:
         log.warning("Carnator: no bank browser on this host (%s: %s); the nodes work as ever.", type(error).__name__, error)

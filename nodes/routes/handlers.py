@@ -7,8 +7,9 @@ import logging
 import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar, cast
 
 from aiohttp import web
@@ -24,18 +25,20 @@ log = logging.getLogger("carnator")
 OPEN_AT_ONCE = 8
 MOST_REMOVED = 1000
 MAX_SEARCH = 200
+MOVES_AT_ONCE = 2
+SETTLE_SECONDS = 5.0
 Args = ParamSpec("Args")
 Value = TypeVar("Value")
 
 
-class Page:
+class BankRoutes:
     """The page's side of the banks: a few of them open, and threads to work on them."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, Bank] = OrderedDict()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="carnator-page")
-        self._mover = ThreadPoolExecutor(max_workers=2, thread_name_prefix="carnator-move")
-        self._moving = 0
+        self._mover = ThreadPoolExecutor(max_workers=MOVES_AT_ONCE, thread_name_prefix="carnator-move")
+        self._moves = 0
 
     def routes(self) -> list[web.RouteDef]:
         """All routes. HEAD is not served: an export would be made for nothing."""
@@ -57,9 +60,9 @@ class Page:
         return web.json_response({"banks": sorted({*there, chosen}), "default": chosen})
 
     async def overview(self, request: web.Request) -> web.Response:
-        """The bank as a whole, and its last hits. What a render just left is waited for."""
+        """The bank as a whole, and its last hits."""
         bank = self._bank(request.query.get("bank"))
-        await self._do(storing.flush)
+        await self._settled()
         return web.json_response(await self._do(lambda: listing.overview(bank, int(self._budget(bank) * 1e9))))
 
     async def entries(self, request: web.Request) -> web.Response:
@@ -71,6 +74,7 @@ class Page:
         sort = one_of(request.query.get("sort", "newest"), listing.SORTS, "sort")
         offset = count(request, "offset", 0, 10**9 - 1)
         limit = count(request, "limit", listing.MOST_AT_ONCE, listing.MOST_AT_ONCE)
+        await self._settled()
         cards = await self._do(lambda: listing.found(bank.entries(), search, sort))
         stretch = [listing.shown(card) for card in cards[offset : offset + limit]]
         return web.json_response({"total": len(cards), "offset": offset, "entries": stretch})
@@ -91,13 +95,18 @@ class Page:
         there = {card.id for card in await self._do(bank.entries)}
         if not there or not there.issuperset(chosen):
             raise BankMissing("there is nothing of that name to export")
+        with self._moving():
+            return await self._export(request, bank, chosen or None)
+
+    async def _export(self, request: web.Request, bank: Bank, chosen: list[str] | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={
             "Content-Type": moving.EXPORT_TYPE, "Content-Disposition": "attachment; filename=carnator.bank",
             "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
         })  # fmt: skip
         await response.prepare(request)
         try:
-            await self._move(moving.export, bank, response, asyncio.get_running_loop(), chosen or None)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._mover, moving.export, bank, response, loop, chosen)
             await response.write_eof()
         except (OSError, BankError, sqlite3.Error) as error:
             log.warning("Carnator: an export ended early: %s", storing.ascii_only(str(error)))
@@ -115,11 +124,12 @@ class Page:
         budget = await self._do(self._budget, self._bank(name))
         if request.content_length > budget * 1e9:
             raise Refused(413, f"the file is larger than the bank's budget of {budget:g} GB")
-        bank = Bank.open(banks.folder(name), int(budget * 1e9))
-        try:
-            taken = await self._move(moving.take_in, bank, request, request.content_length, asyncio.get_running_loop())
-        finally:
-            await self._do(bank.close)
+        bank, loop = Bank.open(banks.folder(name), int(budget * 1e9)), asyncio.get_running_loop()
+        with self._moving():
+            try:
+                taken = await loop.run_in_executor(self._mover, moving.take_in, bank, request, request.content_length, loop)
+            finally:
+                await self._do(bank.close)
         return web.json_response({"imported": len(taken)})
 
     async def settings(self, request: web.Request) -> web.Response:
@@ -151,7 +161,7 @@ class Page:
     async def forget(self, request: web.Request) -> web.Response:
         """Forget all that the bank holds, its last hits and what was said of them included."""
         bank = self._bank((await body(request, "bank"))["bank"])
-        await self._do(storing.flush)
+        await self._settled()
         await self._do(bank.clear)
         await self._do(verdicts.forget, bank)
         return web.json_response({"forgotten": True})
@@ -202,12 +212,20 @@ class Page:
         """Work on files, on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*args, **kwargs))
 
-    async def _move(self, work: Callable[Args, Value], *args: Args.args, **kwargs: Args.kwargs) -> Value:
-        """An export or import, on threads of their own: they wait for the network. Raises Refused when too many are under way."""
-        if self._moving >= 2:
-            raise Refused(429, "two exports or imports are under way; try again when one of them is done")
-        self._moving += 1
+    async def _settled(self) -> None:
+        """What a render has just left is in the bank; a store that takes long is not waited for."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._mover, lambda: work(*args, **kwargs))
+            await self._do(storing.flush, SETTLE_SECONDS)
+        except TimeoutError:
+            log.debug("the page sees the bank before a store has ended")
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """An export or import, each on a thread of its own: they wait for the network. Raises Refused when all are taken."""
+        if self._moves >= MOVES_AT_ONCE:
+            raise Refused(429, "other exports or imports are under way; try again when one of them is done")
+        self._moves += 1
+        try:
+            yield
         finally:
-            self._moving -= 1
+            self._moves -= 1
