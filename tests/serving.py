@@ -69,9 +69,11 @@ def serve(root: Path) -> Iterator[Served]:
         nonlocal stop, port
         stop = asyncio.Event()
         app = web.Application(client_max_size=100 << 20, middlewares=[cache_control, create_origin_only_middleware()])
-        for route in BankRoutes().routes():
-            app.router.add_route(route.method, route.path, route.handler)
-            app.router.add_route(route.method, "/api" + route.path, route.handler)
+        routes = web.RouteTableDef()
+        for method, path, handler in BankRoutes().routes():
+            for prefix in ("", "/api"):
+                routes.route(method, prefix + path)(handler)
+        app.add_routes(routes)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -157,7 +157,7 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(METHODS, paths, queries, headers, bodies, st.booleans(), st.booleans())
 def test_hostile_requests(served: Served, method: str, path: str, query: list[tuple[str, str]], named: dict[str, str], body: bytes,
                           zipped: bool, quoted: bool) -> None:
@@ -196,33 +196,33 @@ def test_hostile_requests(served: Served, method: str, path: str, query: list[tu
 WANTS = {
     "pin": ("bank", "entry", "pinned"), "remove": ("bank", "entries"), "forget": ("bank",), "verdict": ("bank", "hit", "said"),
     "settings": ("bank", "budget_gb"), "thumbnail": ("bank", "entry"), "export": ("bank", "entry"), "overview": ("bank",),
-    "entries": ("bank", "search", "sort", "offset", "limit"), "import": ("bank",), "banks": (),
+    "entries": ("bank", "search", "sort", "offset", "limit"), "import": ("bank",),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WANTS)
-@pytest.mark.parametrize("value", [*HOSTILE, None])
-def test_every_value_of_every_route_is_checked(served: Served, name: str, value: str | None) -> None:
+def test_every_value_of_every_route_is_checked(served: Served, name: str) -> None:
     """Each name that a route knows, in turn with each hostile value, the others right."""
-    entry, waiting, export = filled(served)
-    good: dict[str, Any] = {"bank": "default", "entry": entry, "entries": [entry], "hit": waiting}
-    good |= {"said": "kept", "pinned": True, "budget_gb": 20.0}
     wants = WANTS[name]
-    seen.clear()
     for wrong in wants:
-        if name in GET and (name != "settings"):
-            query = {k: v for k, v in ({**good, wrong: value}).items() if k in wants and v is not None}
-            coded = "&".join(f"{k}={quote(str(v).encode('utf-8', 'surrogatepass'))}" for k, v in query.items())
-            answer = served.ask("GET", f"/carnator/{name}?{coded}")
-        elif name == "import":
-            coded = quote((value or "").encode("utf-8", "surrogatepass"))
-            answer = served.ask("POST", f"/carnator/import?bank={coded}", export, {"Content-Type": "application/x-carnator-bank"})
-        else:
-            answer = served.post(name, **{k: v for k, v in {**good, wrong: value}.items() if k in wants})
-        assert answer.status < 500 and SECRET not in answer.body, (wrong, answer)
-        # A search may be anything; a name may be one that is free; a number may be small; what is left out has its default.
-        fine = wrong in ("search", "bank", "offset", "limit") or (wrong, value) in (("sort", None), ("entry", None))
-        assert answer.status >= 400 or fine, (wrong, answer)
-        if wrong == "bank" and value in NO_NAMES:
-            assert answer.status == 400, answer
-    assert strangers(served.root) == []
+        for value in (*HOSTILE, None):
+            entry, waiting, export = filled(served)
+            good: dict[str, Any] = {"bank": "default", "entry": entry, "entries": [entry], "hit": waiting}
+            good |= {"said": "kept", "pinned": True, "budget_gb": 20.0}
+            given = {k: v for k, v in {**good, wrong: value}.items() if k in wants}
+            seen.clear()
+            if name == "import":
+                target = "/carnator/import?bank=" + quote((value or "").encode("utf-8", "surrogatepass"))
+                answer = served.ask("POST", target, export, {"Content-Type": "application/x-carnator-bank"})
+            elif name in POST:
+                answer = served.post(name, **given)
+            else:
+                coded = [f"{k}={quote(str(v).encode('utf-8', 'surrogatepass'))}" for k, v in given.items() if v is not None]
+                answer = served.ask("GET", f"/carnator/{name}?" + "&".join(coded))
+            assert answer.status < 500 and SECRET not in answer.body, (wrong, value, answer)
+            # A search may be anything; a name may be a free one; a number may be small; what is left out has its default.
+            fine = wrong in ("search", "bank", "offset", "limit") or (wrong, value) in (("sort", None), ("entry", None))
+            assert answer.status >= 400 or fine, (wrong, value, answer)
+            if wrong == "bank" and value in NO_NAMES:
+                assert answer.status == 400, (value, answer)
+            assert strangers(served.root) == [], (wrong, value)

@@ -20,8 +20,8 @@ def attach() -> bool:
         from .handlers import BankRoutes
 
         routes = PromptServer.instance.routes
-        for route in BankRoutes().routes():
-            routes.route(route.method, route.path, **route.kwargs)(route.handler)
+        for method, path, handler in BankRoutes().routes():
+            routes.route(method, path)(handler)  # without options: the host cannot copy those to its /api
     except (ImportError, AttributeError, TypeError) as error:
         log.warning("Carnator: no bank browser on this host (%s: %s); the nodes work as ever.", type(error).__name__, error)
         return False

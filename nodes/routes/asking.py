@@ -40,6 +40,8 @@ def guarded(handler: Handler) -> Handler:
     """A handler whose refusals, and the bank's, become short JSON answers."""
     @wraps(handler)
     async def served(request: web.Request) -> web.StreamResponse:
+        if request.method == "HEAD":  # comes with every GET route; an export would be made for nothing
+            return refusal(405, "ask with GET")
         try:
             return await handler(request)
         except Refused as error:

@@ -19,7 +19,7 @@ from ...carnator_core.bank import Bank, BankError, BankMissing
 from ...carnator_core.hosts import storing
 from .. import banks, defaults
 from . import listing, moving, pictures
-from .asking import Refused, bank_name, body, count, entry_id, guarded, one_of
+from .asking import Handler, Refused, bank_name, body, count, entry_id, guarded, one_of
 
 log = logging.getLogger("carnator")
 OPEN_AT_ONCE = 8
@@ -40,18 +40,18 @@ class BankRoutes:
         self._mover = ThreadPoolExecutor(max_workers=MOVES_AT_ONCE, thread_name_prefix="carnator-move")
         self._moves = 0
 
-    def routes(self) -> list[web.RouteDef]:
-        """All routes. HEAD is not served: an export would be made for nothing."""
-        see = {
+    def routes(self) -> list[tuple[str, str, Handler]]:
+        """(method, path, handler) of all routes."""
+        see: dict[str, Handler] = {
             "banks": self.banks, "overview": self.overview, "entries": self.entries, "thumbnail": self.thumbnail,
             "export": self.export, "settings": self.settings,
         }  # fmt: skip
-        change = {
+        change: dict[str, Handler] = {
             "pin": self.pin, "remove": self.remove, "forget": self.forget, "verdict": self.verdict, "import": self.take_in,
             "settings": self.set_settings,
         }  # fmt: skip
-        return [web.get(f"/carnator/{name}", guarded(handler), allow_head=False) for name, handler in see.items()] + [
-            web.post(f"/carnator/{name}", guarded(handler)) for name, handler in change.items()
+        return [("GET", f"/carnator/{name}", guarded(handler)) for name, handler in see.items()] + [
+            ("POST", f"/carnator/{name}", guarded(handler)) for name, handler in change.items()
         ]
 
     async def banks(self, request: web.Request) -> web.Response:
