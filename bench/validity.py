@@ -19,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--alpha", type=float, default=0.05, help="share of unsafe reuses allowed when choosing (0.05)")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps of every render (20)")
+    parser.add_argument("--requests", type=int, default=301, help="how many to count (301; the first ones of the stream)")
     options = parser.parse_args(arguments)
     work, calibrating = streams(*((100, 14, 21) if options.quick else (1000, 84, 301)))
+    work = replace(work, requests=work.requests[: calibrating + options.requests])
     numbers = range(len(work.requests))
     print(f"{len(work.histories)} remembered renders, {calibrating} requests to choose thresholds, {len(numbers) - calibrating} "
           f"to count, {options.steps} steps; on {stage.machine()}", flush=True)
