@@ -93,7 +93,7 @@ def test_a_replay_that_breaks_off_is_computed_to_its_end(at: float, remembered: 
     assert entries(bank) == []
 
 
-@pytest.mark.parametrize("mode", ["ours", "joint"])
+@pytest.mark.parametrize("mode", ["ours", "attention"])
 def test_a_hit_that_breaks_off_is_computed_to_its_end(mode: str, remembered: Any, bank: Any, wan_model: Any, page: Page) -> None:
     model = reuse(wan_model, bank, strictness=ANYTHING, mode=mode)
     damage(bank, 1.0)

@@ -194,7 +194,7 @@ def test_other_nodes_patches_are_never_left_out(mode: str, wan_model: Any, bank:
 def test_a_history_of_fifty_steps_serves_thirty(wan_model: Any, bank: Any, page: Page) -> None:
     ksampler(reuse(wan_model, bank), Ask(steps=50))
     target = Ask(steps=30)
-    output = ksampler(reuse(wan_model, bank, mode="forecast", pace="fast", strictness=ANYTHING), target)
+    output = ksampler(reuse(wan_model, bank, mode="forecast", pace="balanced", strictness=ANYTHING), target)
     assert page.last["decision"] == "hit" and page.last["forecast"] >= 8
     assert page.last["computed"] + page.last["forecast"] + page.last["replayed"] == 30
     dense, fewer = ksampler(wan_model, target), ksampler(wan_model, Ask(steps=30 - page.last["forecast"]))

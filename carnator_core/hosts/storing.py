@@ -23,7 +23,7 @@ from .pictures import tail_frame
 
 log = logging.getLogger("carnator")
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="carnator-store")
-_pending: set[Future[str]] = set()
+_pending: set[Future[None]] = set()
 
 
 def ascii_only(text: str) -> str:
@@ -55,9 +55,9 @@ def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> H
 
 def store(bank: Bank, history: History) -> None:
     """Add a history in the background; what goes wrong is logged in one line and touches nothing else."""
-    future = _thread.submit(bank.add, history)
+    future = _thread.submit(_store, bank, history)
     _pending.add(future)
-    future.add_done_callback(_stored)
+    future.add_done_callback(_pending.discard)
 
 
 def touch(bank: Bank, entry: str, saved: float) -> None:
@@ -100,10 +100,10 @@ def _note(bank: Bank, hit: Hit) -> None:
         log.warning("Carnator: the hit on %s could not be noted (%s).", hit.history, error)
 
 
-def _stored(future: Future[str]) -> None:
-    _pending.discard(future)
-    error = future.exception()
-    if isinstance(error, BankRefusal):
-        log.info("Carnator did not keep this render: %s", error)
-    elif error is not None:
+def _store(bank: Bank, history: History) -> None:
+    try:
+        bank.add(history)
+    except BankRefusal as refusal:
+        log.info("Carnator did not keep this render: %s", refusal)
+    except Exception as error:  # noqa: BLE001 - keeping a render is never worth more than a line
         log.warning("Carnator could not keep this render (%s); the render itself is not affected.", error)
