@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import browsing
 import pytest
-import test_browser
 from bank_world import history
+from browsing import PATIENCE, Screen, contrast
 from carnator.carnator_core import verdicts
 from carnator.carnator_core.bank import Bank
-from test_browser import PATIENCE, Screen, contrast
 from test_verdicts import hit
 
 pytestmark = pytest.mark.browser
-browser = test_browser.browser
-screen = test_browser.screen
+browser, screen = browsing.browser, browsing.screen  # fixtures
 
 BANK = ".carnator-bank"
 TAB = "Remembered renders"

@@ -28,6 +28,7 @@ class BankBrowser {
     this.root = element("section", "carnator-bank");
     this.root.setAttribute("aria-label", words.bank_title);
     this.root.append(this.head(), this.hits.element, this.tools(), this.list.element, this.empty, this.foot());
+    container.style.height = "100%"; // or the list would be as long as the bank
     container.replaceChildren(this.root);
     this.open();
   }
@@ -270,6 +271,7 @@ app.registerExtension({
       tooltip: words.bank_title,
       type: "custom",
       render: (container) => {
+        if (shown?.root.parentElement === container) return; // the host says it again whenever its sidebar changes
         shown?.close();
         shown = new BankBrowser(container, words);
       },

@@ -27,9 +27,14 @@ export function fill(sentence, values) {
   return (sentence ?? "").replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
+/** Two digits are enough. */
+function short(value) {
+  return value < 9.95 && value > 0 ? value.toFixed(1) : String(Math.round(value));
+}
+
 /** Seconds as a creator says them. */
 export function duration(words, seconds) {
-  if (seconds < 60) return fill(words.seconds, { n: seconds < 10 ? seconds.toFixed(1) : Math.round(seconds) });
+  if (seconds < 60) return fill(words.seconds, { n: short(seconds) });
   if (seconds < 5400) return fill(words.minutes, { n: (seconds / 60).toFixed(seconds < 600 ? 1 : 0) });
   return fill(words.hours, { n: (seconds / 3600).toFixed(1) });
 }
@@ -38,5 +43,5 @@ export function duration(words, seconds) {
 export function size(bytes) {
   const unit = bytes < 999.5e3 ? [1e3, "KB"] : bytes < 999.5e6 ? [1e6, "MB"] : bytes < 999.5e9 ? [1e9, "GB"] : [1e12, "TB"];
   const value = bytes / unit[0];
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${unit[1]}`;
+  return `${short(value)} ${unit[1]}`;
 }
