@@ -185,6 +185,8 @@ def on_demo_weights(prompt: dict[str, Any], text: str, bank: str) -> dict[str, A
             inputs["bank"] = ["own bank", 0]
         if "steps" in inputs and inputs["steps"] > FEW:
             inputs["steps"] = FEW
+        if n["class_type"] == "CarnatorRiskGate":  # at so few steps of another model's schedule colours are not settled
+            inputs |= {"colour": 100.0, "motion": 1.0}
     return made
 
 
