@@ -28,7 +28,7 @@ BOXES = """() => [...document.querySelectorAll('.carnator-bank > :not([hidden])'
   return [e.className || e.tagName, b.left, b.top, b.right, b.bottom];
 })"""
 ROW_BOXES = """() => [...document.querySelectorAll('.carnator-row')].map(row =>
-  [row, ...row.querySelectorAll('.carnator-thumb, .carnator-prompt, .carnator-told > .carnator-quiet, .carnator-icon')]
+  [row, ...row.querySelectorAll('.carnator-thumb, .carnator-prompt, .carnator-about > .carnator-faint, .carnator-icon')]
     .map(e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }))"""
 COLOURS = """() => {
   const root = document.querySelector('.carnator-bank');
@@ -40,7 +40,7 @@ COLOURS = """() => {
     for (const one of [back, colour]) { paint.fillStyle = one; paint.fillRect(0, 0, 1, 1); }
     return `rgb(${[...paint.getImageData(0, 0, 1, 1).data].slice(0, 3).join(', ')})`;
   };
-  return ['.carnator-prompt', '.carnator-quiet', '.carnator-totals', 'footer .carnator-button']
+  return ['.carnator-prompt', '.carnator-faint', '.carnator-totals', 'footer .carnator-button']
     .map(one => [one, solid(getComputedStyle(root.querySelector(one)).color), solid(back)]);
 }"""
 # From the click on the tab to the first thumbnail that is drawn.
@@ -83,7 +83,7 @@ def bank(home: Path) -> Iterator[Bank]:
     shutil.rmtree(home / "default", ignore_errors=True)
     made = Bank.open(home / "default", reserve_bytes=0)
     ids = [made.add(render_of(i)) for i in range(11)]
-    long = "a close-up of an old lighthouse keeper who climbs a spiral staircase, " * 4
+    long = ", ".join(["a close-up of an old lighthouse keeper who climbs a spiral staircase"] * 4)
     ids.append(made.add(render_of(11, prompt=long, thumbnail=None)))
     for i, entry in enumerate(ids[:5]):
         for _ in range(i):
@@ -246,6 +246,7 @@ def test_a_thousand_renders(screen: Screen, home: Path) -> None:
     page.locator(f"{BANK} .carnator-list").evaluate("e => { e.scrollTop = e.scrollHeight; }")
     page.locator(f'{BANK} [aria-posinset="1000"]').wait_for()
     assert page.locator(f"{BANK} .carnator-row").count() < 40
+    page.wait_for_function("() => [...document.querySelectorAll('.carnator-row img')].every(i => i.naturalWidth > 0)")
     screen.shoot("bank-thousand")
     toggle(screen)
     made.clear()

@@ -5,8 +5,9 @@ import { api } from "../../scripts/api.js";
 import { address, ask, available, change, Refused, sendFile } from "./bank_api.js";
 import { LastHits } from "./bank_hits.js";
 import { BankList } from "./bank_list.js";
-import { button, element, picture, styled } from "./bank_parts.js";
-import { duration, fill, language, loadWords, size } from "./words.js";
+import { button, picture } from "./bank_parts.js";
+import { element, fill, stylesheet } from "./parts.js";
+import { duration, language, loadWords, size } from "./words.js";
 
 const SORTS = ["newest", "oldest", "saved", "hits", "largest", "pinned"];
 const TYPING = 200; // milliseconds without a key before a search is made
@@ -52,10 +53,10 @@ class BankBrowser {
     this.meter = element("div", "carnator-meter");
     this.meter.setAttribute("role", "meter");
     this.meter.setAttribute("aria-label", words.bank_space);
-    this.meter.append(element("i"));
-    this.space = element("p", "carnator-quiet");
+    this.meter.append(element("i", ""));
+    this.space = element("p", "carnator-faint");
     this.totals = element("p", "carnator-totals");
-    const head = element("header");
+    const head = element("header", "");
     head.append(line, this.totals, this.meter, this.space);
     return head;
   }
@@ -83,7 +84,7 @@ class BankBrowser {
 
   foot() {
     const { words } = this;
-    const file = element("input");
+    const file = element("input", "");
     file.type = "file";
     file.accept = ".bank";
     file.hidden = true;
@@ -95,7 +96,7 @@ class BankBrowser {
     this.exporting = button("", words.bank_export, () => this.save({}), words.bank_export);
     this.forgetting = button("", words.bank_forget, () => this.forget(), words.bank_forget);
     this.forgetting.classList.add("carnator-grave");
-    const foot = element("footer");
+    const foot = element("footer", "");
     foot.append(file, this.importing, this.exporting, this.forgetting);
     return foot;
   }
@@ -171,10 +172,10 @@ class BankBrowser {
       size(entry.bytes),
       entry.hits ? fill(words.bank_row_hits, { hits: entry.hits, saved: duration(words, entry.seconds_saved) }) : "",
     ];
-    const line = element("p", "carnator-quiet", facts.filter(Boolean).join(" \u00b7 "));
+    const line = element("p", "carnator-faint", facts.filter(Boolean).join(" \u00b7 "));
     line.title = this.details(entry);
-    const made = element("time", "carnator-quiet", this.day.format(new Date(entry.created * 1000)));
-    const told = element("div", "carnator-told");
+    const made = element("time", "carnator-faint", this.day.format(new Date(entry.created * 1000)));
+    const told = element("div", "carnator-about");
     told.append(prompt, line, made);
     const pin = button("pi-thumbtack", entry.pinned ? words.bank_unpin : words.bank_pin, () => this.pin(entry, pin));
     pin.setAttribute("aria-pressed", String(entry.pinned));
@@ -239,7 +240,7 @@ class BankBrowser {
 
   /** Save the bank, or one entry of it, as a file. */
   save(entry) {
-    const link = element("a");
+    const link = element("a", "");
     link.href = address("export", { bank: this.bank, ...entry });
     link.download = `${this.bank}.bank`;
     link.click();
@@ -263,7 +264,7 @@ app.registerExtension({
   async setup() {
     if (!(await available())) return;
     const words = await loadWords();
-    await styled("./bank.css");
+    stylesheet("./bank.css");
     app.extensionManager.registerSidebarTab({
       id: "carnator-bank",
       icon: "pi pi-database",

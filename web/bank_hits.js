@@ -1,8 +1,9 @@
 // The last hits, each with two buttons: did it keep the scene? The answers become labels for calibration.
 
 import { address } from "./bank_api.js";
-import { button, element, picture } from "./bank_parts.js";
-import { duration, fill } from "./words.js";
+import { button, picture } from "./bank_parts.js";
+import { element, fill } from "./parts.js";
+import { duration } from "./words.js";
 
 const SAYINGS = ["kept", "wrong"];
 
@@ -16,7 +17,7 @@ export class LastHits {
     this.element.hidden = true;
     const summary = element("summary", "", words.hits_title);
     summary.title = words.hits_why;
-    this.rows = element("ul");
+    this.rows = element("ul", "");
     this.element.append(summary, this.rows);
   }
 
@@ -27,18 +28,17 @@ export class LastHits {
 
   row(bank, hit) {
     const { words } = this;
-    const told = element("div", "carnator-told");
+    const told = element("div", "carnator-about");
     const prompt = element("p", "carnator-prompt", hit.prompt || words.bank_no_prompt);
     prompt.title = hit.prompt;
-    const from = element("p", "carnator-quiet carnator-from", fill(words.hits_from, { prompt: hit.history_prompt }));
+    const source = fill(words.hits_from, { prompt: hit.history_prompt });
+    const saved = hit.saved > 0 ? fill(words.hits_saved, { saved: duration(words, hit.saved) }) : "";
+    const from = element("p", "carnator-faint", [saved, source].filter(Boolean).join(" \u00b7 "));
     from.title = hit.history_prompt;
     const asked = element("div", "carnator-judge");
     for (const said of SAYINGS) asked.append(this.answer(hit, said));
-    if (hit.saved > 0) {
-      asked.append(element("span", "carnator-quiet", fill(words.hits_saved, { saved: duration(words, hit.saved) })));
-    }
     told.append(prompt, from, asked);
-    const row = element("li");
+    const row = element("li", "");
     row.dataset.hit = hit.id;
     row.append(picture(hit.history && address("thumbnail", { bank, entry: hit.history })), told);
     return row;

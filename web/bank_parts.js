@@ -1,23 +1,6 @@
 // Small pieces of the bank browser's page.
 
-/** Load a style sheet beside this file; done when it is there. */
-export function styled(name) {
-  return new Promise((done) => {
-    const style = document.createElement("link");
-    style.rel = "stylesheet";
-    style.href = new URL(name, import.meta.url).href;
-    style.addEventListener("load", done);
-    style.addEventListener("error", done);
-    document.head.append(style);
-  });
-}
-
-export function element(tag, name = "", text = "") {
-  const made = document.createElement(tag);
-  if (name) made.className = name;
-  if (text) made.textContent = text;
-  return made;
-}
+import { element } from "./parts.js";
 
 /** A button that shows a picture (a PrimeIcons name), or a word where one is given. */
 export function button(icon, label, pressed, word = "") {
@@ -41,7 +24,7 @@ export function button(icon, label, pressed, word = "") {
 export function picture(address) {
   const frame = element("div", "carnator-thumb");
   if (address) {
-    const image = element("img");
+    const image = element("img", "");
     image.alt = "";
     image.decoding = "async";
     image.draggable = false;

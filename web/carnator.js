@@ -6,6 +6,7 @@ import { keep, markAnew, markOf, recall } from "./kept.js";
 import { Report } from "./report.js";
 import { Result } from "./result.js";
 import { Viewer } from "./viewer.js";
+import { loadWords } from "./words.js";
 
 const SHOWN_ON = {
   CarnatorReuse: Result,
@@ -80,21 +81,11 @@ function restore(node) {
   if (last) shown.get(node).show(last);
 }
 
-async function loadWords() {
-  try {
-    const all = await api.getCustomNodesI18n();
-    const locale = app.extensionManager.setting.get("Comfy.Locale") ?? "en";
-    words = { ...all.en?.carnator, ...all[locale]?.carnator };
-  } catch (error) {
-    console.warn("Carnator: no translations:", error);
-  }
-}
-
 app.registerExtension({
   name: "Carnator",
 
   async init() {
-    await loadWords();
+    words = await loadWords();
   },
 
   setup() {

@@ -2,6 +2,7 @@
 
 import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
+import { fill } from "./parts.js";
 
 let loading;
 
@@ -20,11 +21,6 @@ export function loadWords() {
     },
   );
   return loading;
-}
-
-/** Values into a translated sentence: fill("{n} s", { n: 3 }). */
-export function fill(sentence, values) {
-  return (sentence ?? "").replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
 /** Two digits are enough. */

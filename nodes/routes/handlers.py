@@ -86,6 +86,8 @@ class BankRoutes:
         if request.headers.get("If-None-Match") == headers["ETag"]:
             return web.Response(status=304, headers=headers)
         picture = await self._do(pictures.thumbnail, bank, entry)
+        if not picture:
+            return web.Response(status=204, headers=headers)  # no fault that a browser would report
         return web.Response(body=picture, content_type="image/jpeg", headers=headers)
 
     async def export(self, request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,7 @@ import io
 
 from PIL import Image
 
-from ...carnator_core.bank import Bank, BankMissing
+from ...carnator_core.bank import Bank
 
 LONGEST = 256  # pixels of the longer side
 QUALITY = 88
@@ -20,11 +20,11 @@ def tag(entry_id: str) -> str:
 
 
 def thumbnail(bank: Bank, entry_id: str) -> bytes:
-    """An entry's thumbnail as JPEG. Raises BankMissing when it has none, BankDamaged."""
+    """An entry's thumbnail as JPEG, empty when it was kept without one. Raises BankMissing, BankDamaged."""
     with bank.reading(entry_id) as reading:
         pixels = reading.thumbnail()
     if pixels is None or pixels.shape[2] != 3 or 0 in pixels.shape:
-        raise BankMissing("the render was kept without a thumbnail")
+        return b""
     picture = Image.fromarray(pixels.numpy())
     picture.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS)
     written = io.BytesIO()
