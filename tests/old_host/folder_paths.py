@@ -13,3 +13,5 @@ def get_user_directory() -> str:
 
 def add_model_folder_path(folder_name: str, full_folder_path: str, is_default: bool = False) -> None:
     added.append((folder_name, full_folder_path))
+
+folder_names_and_paths: dict[str, tuple[list[str], set[str]]] = {}

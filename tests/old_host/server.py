@@ -11,11 +11,9 @@ class Routes:
     def __init__(self) -> None:
         self.known: list[tuple[str, str]] = []
 
-    def __getattr__(self, method: str) -> Any:
-        def at(path: str, **_: Any) -> Any:
-            self.known.append((method, path))
-            return lambda handler: handler
-        return at
+    def route(self, method: str, path: str, **_: Any) -> Any:
+        self.known.append((method, path))
+        return lambda handler: handler
 
 
 class PromptServer:

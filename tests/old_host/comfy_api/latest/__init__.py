@@ -126,7 +126,7 @@ io = SimpleNamespace(
     Custom=lambda name: kind(name, extra=True), MultiType=SimpleNamespace(Input=_MultiTypeInput),
     Boolean=kind("BOOLEAN", "label_on", "label_off", "force_input"), Int=kind("INT", "control_after_generate", *NUMBER),
     Float=kind("FLOAT", "round", *NUMBER),
-    String=kind("STRING", "multiline", "placeholder", "dynamic_prompts", "force_input"),
+    AnyType=kind("*"), String=kind("STRING", "multiline", "placeholder", "dynamic_prompts", "force_input"),
     Combo=kind("COMBO", "options", "control_after_generate", "upload", "image_folder", "remote"),
     **{n: kind(n.upper(), extra=True) for n in ("Clip", "Conditioning", "Image", "Latent", "Mask", "Model", "Vae", "Sampler",
                                                 "Sigmas", "Guider", "Noise")},
