@@ -49,8 +49,8 @@ def report(handle: BankHandle) -> str:
     hits, saved = sum(c.hits for c in cards), sum(c.seconds_saved for c in cards)
     used = sum(c.bytes for c in cards)
     limit = f" of {_size(bank.budget_bytes)}" if bank.budget_bytes is not None else ""
-    lines = [f"bank '{bank.folder.name}': {len(cards)} renders, {_size(used)}{limit}, {sum(c.pinned for c in cards)} pinned",
-             f"{hits} hits, {_time(saved)} saved in all" + (f", {_time(saved / hits)} a hit" if hits else "")]
+    lines = [f"bank '{bank.folder.name}': {_count(len(cards), 'render')}, {_size(used)}{limit}, {sum(c.pinned for c in cards)} pinned",
+             f"{_count(hits, 'hit')}, {_time(saved)} saved in all" + (f", {_time(saved / hits)} a hit" if hits else "")]
     said = [label.kept for label in verdicts.labels(bank.folder)]
     if said:
         lines.append(f"judged: {sum(said)} kept the scene, {len(said) - sum(said)} showed the wrong one")
@@ -58,12 +58,16 @@ def report(handle: BankHandle) -> str:
     lines += ["", "of most use:", *map(_line, best)] if best else []
     idle = sum(c.bytes for c in cards if not c.hits)
     if hits and idle:
-        lines.append(f"not yet of use: {sum(not c.hits for c in cards)} renders, {_size(idle)}")
+        lines.append(f"not yet of use: {_count(sum(not c.hits for c in cards), 'render')}, {_size(idle)}")
     return "\n".join(lines)
 
 
 def _line(card: EntryCard) -> str:
-    return f"  {_time(card.seconds_saved):>8}  {card.hits:>3} hits  {_size(card.bytes):>7}  {short(card.prompt)}"
+    return f"  {_time(card.seconds_saved):>8}  {_count(card.hits, 'hit'):<8}  {_size(card.bytes):>7}  {short(card.prompt)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _size(size: float) -> str:

@@ -155,7 +155,7 @@ def test_search_and_order(tab: Screen, bank: Bank) -> None:
     best = max(bank.entries(), key=lambda c: c.seconds_saved)
     first = "text => document.querySelector('.carnator-row .carnator-prompt').innerText === text"
     page.wait_for_function(first, arg=best.prompt)
-    assert "4 hits" in page.locator(f"{BANK} .carnator-row").first.inner_text()
+    assert "reused 4x" in page.locator(f"{BANK} .carnator-row").first.inner_text()
     assert tab.complaints() == []
 
 
