@@ -306,17 +306,20 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="run.py bench bank")
     options.add_argument("--quick", action="store_true", help="a few minutes: smaller latents, fewer entries")
     options.add_argument("--json", type=Path, help="write the figures here")
-    options.add_argument("--only", choices=("wait",), help="measure this part alone, and renew it in the file")
+    options.add_argument("--only", choices=("wait", "recall"), help="measure this part alone, and renew it in the file")
     given = options.parse_args()
     torch.set_num_threads(1)
     report: dict[str, Any] = {"machine": stage.machine(), "quick": given.quick, "threads": 1, "shapes": []}
     if given.only:
         with memory_folder() as folder:
-            found = measure_wait(folder, given.quick)
-        say(f"a hit's wait for the disk: {found}")
+            if given.only == "wait":
+                found: dict[str, Any] = {"wait": measure_wait(folder, given.quick)}
+            else:
+                found = dict(zip(("recall_ms", "open_ms", "recall"), measure_recall(folder, given.quick), strict=True))
+        say(f"{given.only}: {found}")
         if given.json:
             known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else report
-            given.json.write_text(json.dumps({**known, "wait": found}, indent=1), encoding="utf-8")
+            given.json.write_text(json.dumps({**known, **found}, indent=1), encoding="utf-8")
         return
     with memory_folder() as folder:
         for shape in made.SHAPES:
