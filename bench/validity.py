@@ -1,18 +1,20 @@
 """Whether what is reused may be reused: text alone, the paper's discrepancies, the change map, and all together.
 
-    python3 run.py bench validity [--quick] [--json FILE] [--resume FILE] [--workers N]
+    python3 run.py bench validity [--quick] [--json FILE] [--resume FILE] [--pairs FILE] [--workers N]
 
 A bank of the demo world's renders and requests that it has not seen, most of them variants of a remembered scene, from
 its seed or from a fresh one. Thresholds are chosen on one set of requests (largest coverage with at most `alpha` unsafe)
 and counted on another. A reuse is safe when its clip states what the dense one states and draws it as well
 (bench/_lab.py). Each rule is counted with the reuse that it was made for: text and the paper's with the paper's joint
 reuse, the change map and ours with forecasting. On the first requests each rule is counted with the other reuse as well.
+--pairs keeps what ours measured and how it came out as labelled pairs, from which `run.py calibrate` makes a profile.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from carnator.carnator_core import certify
+from carnator.carnator_core import certify, profile
 from carnator.carnator_core.gate import Thresholds
 
 from . import _lab as lab
@@ -82,6 +84,7 @@ def count(number: int, limits: dict[str, dict[str, float | None]], cross: int) -
         modes = [lab.REUSE[rule]] + (["ours" if lab.REUSE[rule] == "joint" else "joint"] if number < cross else [])
         for mode in modes:
             row["rules"][rule][mode] = _reused(made, ask, choice, mode)
+        row["rules"][rule]["distances"] = choice.distances
     _lab.forget()
     return row
 
@@ -127,6 +130,31 @@ def choose(rows: Sequence[Row], alpha: float) -> dict[str, certify.Selection]:
                    for r in rows if rule in r["rules"]]
         found[rule] = certify.select(samples, alpha, lab.NAMES[rule])
     return found
+
+
+def write_pairs(path: Path, calibration: Sequence[Row], test: Sequence[Row], facts: Row) -> None:
+    """Ours as labelled pairs, one JSON line each, under a line of facts: of the calibration requests the first candidate,
+    of the test requests the accepted one (what is refused there is not rendered, so it has no label)."""
+    lines: list[Row] = [{"facts": facts}]
+    for row in calibration:
+        if own := row["rules"].get("ours"):
+            lines.append({"distances": own["distances"], "safe": own["safe"], "admissible": own["admissible"],
+                          "request": str(row["number"])})
+    for row in test:
+        if (own := row["rules"]["ours"])["hit"]:
+            lines.append({"distances": own["distances"], "safe": own["ours"]["safe"], "request": str(row["number"])})
+    for line in lines[1:]:
+        line["distances"] = {n: v if math.isfinite(v) else None for n, v in line["distances"].items()}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def facts(steps: int) -> Row:
+    """What a profile made of these pairs is for."""
+    theatre = stage.Stage(steps=steps, halved=True)
+    settings = stage.settings(probe=lab.Lab.probe)
+    identity = theatre.history(theatre.render("a red ball on snow", 1, settings), 1).identity
+    return {"model": profile.model_of(identity), "shape_class": profile.shape_class(identity),
+            "settings": {"mode": settings.mode, "probe": settings.probe, "tolerance": settings.tolerance}}
 
 
 def mean(values: Iterable[float]) -> float | None:
@@ -183,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="14 + 21 requests against 100 histories: a smoke test")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep each request's row there, and go on from it")
+    parser.add_argument("--pairs", type=Path, metavar="FILE", help="also write ours as labelled pairs for run.py calibrate")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--alpha", type=float, default=0.05, help="share of unsafe reuses allowed when choosing (0.05)")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps of every render (20)")
@@ -196,8 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     cross = calibrating + min(42, len(numbers) - calibrating)
     with multiprocessing.get_context("spawn").Pool(options.workers, _start, (work, options.steps)) as pool:
-        chosen = choose(gather(pool, _calibrate, [(n,) for n in numbers[:calibrating]], "calibration", options.resume),
-                        options.alpha)
+        choosing = gather(pool, _calibrate, [(n,) for n in numbers[:calibrating]], "calibration", options.resume)
+        chosen = choose(choosing, options.alpha)
         limits = {"text": lab.OPEN.to_dict(), **{r: s.thresholds.to_dict() for r, s in chosen.items()}}
         rows = gather(pool, _count, [(n, limits, cross) for n in numbers[calibrating:]], "test", options.resume)
     methods = [method(rows, rule, lab.REUSE[rule]) for rule in lab.RULES]
@@ -220,6 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                                        for r, s in chosen.items()))
     print(f"Ours, {certify.describe(certificate)}; of {ours['requests']} tried")
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+    if options.pairs:
+        write_pairs(options.pairs, choosing, rows, facts(options.steps))
     if options.json:
         found = {"machine": stage.machine(), "steps": options.steps, "histories": len(work.histories),
                  "calibration_requests": calibrating, "requests": len(rows), "alpha": options.alpha,

@@ -31,7 +31,7 @@ HOST_INSIDE = "vendor/ComfyUI"
 TORCH = ("torch==2.14.1", "torchvision==0.29.1")
 # The host imports torchaudio but nothing here uses it; its own pin on torch is older than ours.
 TORCH_AUDIO = ("torchaudio==2.11.1",)
-TOOLS = ("pytest>=8", "hypothesis>=6", "playwright>=1.49", "ruff>=0.8", "mypy>=1.13")
+TOOLS = ("pytest>=8", "hypothesis>=6", "playwright>=1.49", "ruff>=0.8", "mypy>=1.13", "open_clip_torch>=2.30")
 DISK_GB = 8
 FREE_GB = 9
 

@@ -68,7 +68,7 @@ def test_it_runs_as_it_would_without_the_node(case: Case, info: dict[str, Any], 
     from carnator.nodes import banks
 
     kept = bank_at(tmp_path / "bank")
-    monkeypatch.setattr(banks, "open_bank", lambda: kept.bank)
+    monkeypatch.setattr(banks, "open_bank", lambda *_: kept.bank)
     plain = case.read()
     declined = adopt(plain).declined
     strangers = without_strangers(plain, info)
