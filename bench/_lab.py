@@ -18,9 +18,9 @@ from carnator.carnator_core import certify, change, gate, recall
 from carnator.carnator_core.change import ChangeScale
 from carnator.carnator_core.decide import reuse_scope
 from carnator.carnator_core.gate import Decision, Thresholds
+from carnator.carnator_core.outcome import Probe, Verdict
 from carnator.carnator_core.prompt import Prompt, parse
 from carnator.carnator_core.regions import latent_weights, token_weights
-from carnator.carnator_core.reuse import Probe, Verdict
 from carnator.carnator_core.signature import Signature
 from carnator.demo import scorer
 from carnator.demo.evaluate import picture

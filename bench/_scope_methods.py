@@ -148,8 +148,8 @@ class Studio:
         return float(ours @ theirs)
 
     def _unseen(self, pair: Pair, bank: Any) -> tuple[Any, Any]:
+        from carnator.carnator_core.outcome import Probe, Verdict
         from carnator.carnator_core.record import Trajectory
-        from carnator.carnator_core.reuse import Probe, Verdict
 
         (card,) = bank.entries()
         history = bank.load(card.id)

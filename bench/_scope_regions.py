@@ -10,9 +10,9 @@ from carnator.carnator_core import change, decide, gate, recall
 from carnator.carnator_core.change import ChangeScale
 from carnator.carnator_core.connectivity import morton_order
 from carnator.carnator_core.observe import branches, split_heads
+from carnator.carnator_core.outcome import Verdict
 from carnator.carnator_core.prompt import parse
 from carnator.carnator_core.regions import evidence_union, latent_weights, regions, token_weights
-from carnator.carnator_core.reuse import Verdict
 from carnator.demo.evaluate import picture
 from carnator.kernels import mass, select
 from torch import Tensor

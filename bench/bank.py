@@ -30,10 +30,11 @@ from carnator.carnator_core.bank import Bank, Loans, tensorfile
 from carnator.carnator_core.bank.codec import encode
 from carnator.carnator_core.bank.nearest import Nearest
 from carnator.carnator_core.history import History, Identity
+from carnator.carnator_core.outcome import Probe, Verdict
 from carnator.carnator_core.prompt import parse
 from carnator.carnator_core.record import Trajectory
 from carnator.carnator_core.request import Request, Settings
-from carnator.carnator_core.reuse import Probe, Run, Verdict
+from carnator.carnator_core.reuse import Run
 from torch import Tensor
 
 from . import _bank_data as made
@@ -263,7 +264,7 @@ def measure_wait(folder: Path, quick: bool) -> dict[str, Any]:
         "steps_delayed": counts.delayed,
         "waited_ms": round(1000 * counts.waited, 1),
         "seconds": round(seconds, 1),
-        "seconds_without_a_disk": round(counts.seconds, 1),
+        "model_seconds": round(counts.seconds, 1),
         "scaled": share,
     }
 

@@ -3,7 +3,8 @@
     python3 run.py bench probe [--quick] [--json FILE]
 
 Localisation: IoU of the Evidence Region after the probe's last step with the object in the finished clip (found in the
-decoded frames, brought to visual tokens), and with another clip's object as control. Cost: seconds that reading
+decoded frames, brought to visual tokens), and with another clip's object as control. Whole hits: how near the dense render
+they come, and how fast they are, by the length of the probe that they begin with. Cost: seconds that reading
 attention, building regions, the signature and the gate add to a render, as a share of the dense one; for the demo model,
 and for the shape of Wan2.1-1.3B with random weights at a size this machine can run.
 """
@@ -95,6 +96,27 @@ def localisation(theatre: stage.Stage, prompts: int, seed: int = 3) -> list[Row]
                      "control": round(statistics.mean(other), 3), "empty": sum(not bool(r.any()) for r in found[p]),
                      "clips": len(own)})
     return rows
+
+
+def whole_hits(theatre: stage.Stage, count: int, lengths: Sequence[int] = (2, 3, 4, 5, 6)) -> list[Row]:
+    """A row for each probe length: the default mode on `count` pairs of one noise each, whatever the gate would say."""
+    import tempfile
+
+    from ._scope_methods import Meter, Studio, pairs
+    from .scope import row_of, summed_up
+
+    meter, rows, step = Meter(theatre.model), [], stage.progress(count * len(lengths))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, meter.attached():
+        studio = Studio(theatre, meter, Path(folder))
+        for pair in pairs(count, 31):
+            bank, _ = studio.bank_of(pair)
+            dense = studio.show("dense", pair, bank)
+            for length in lengths:
+                rows.append(row_of(studio.show("ours", pair, bank, probe=length), dense, pair) | {"probe": length})
+                step("whole hits")
+    kept = ("hits", "evals", "dit_ratio", "psnr_dense", "psnr_worst", "psnr_latent", "alignment")
+    return [{"probe": p, **{k: v for k, v in summed_up([r for r in rows if r["probe"] == p], theatre.steps).items() if k in kept}}
+            for p in lengths]
 
 
 def chosen(rows: Sequence[Row], share: float = 0.95) -> int:
@@ -225,11 +247,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\nEvidence Region after the probe's last step against the object in the finished clip (IoU)")
     table(rows)
     print(f"  the shortest probe within 5 % of the best: {chosen(rows)} steps")
+    hits = whole_hits(theatre, 2 if options.quick else 21)
+    print("\nHits by the length of their probe (medians of ratios, means of the rest; dB on decoded video, latents)")
+    table(hits)
     costs = [demo_cost(theatre, 5 if options.quick else 25), real_cost(1 if options.quick else 5)]
     print("\nWhat looking costs beside the steps that the render needs anyway (at most 0.01 of a dense render)")
     table(costs)
     if options.json:
-        found = {"machine": stage.machine(), "steps": theatre.steps, "localisation": rows, "shortest": chosen(rows), "cost": costs}
+        found = {"machine": stage.machine(), "steps": theatre.steps, "localisation": rows, "shortest": chosen(rows), "hits": hits,
+                 "cost": costs}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

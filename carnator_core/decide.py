@@ -15,10 +15,10 @@ from .bank.errors import BankDamaged
 from .change import ChangeScale
 from .gate import Thresholds
 from .history import REPEATS, Identity, Remembered
+from .outcome import Look, Probe, Verdict
 from .prompt import parse
 from .regions import Regions, evidence_union, latent_weights, regions, token_weights
 from .request import Request, Settings
-from .reuse import Look, Probe, Verdict
 from .signature import Signature
 
 log = logging.getLogger("carnator")

@@ -21,13 +21,13 @@ from .bank.errors import BankDamaged
 from .connectivity import Connectivity, Recorder, worthwhile
 from .course import Course, skipping_costs
 from .forecast import Forecaster, Pace, blend
-from .gate import Decision
 from .history import Remembered
 from .observe import AttentionReader, Window
+from .outcome import Probe, Verdict
 from .record import Past, Trajectory, same_sigma, storage_dtype
 from .regions import Regions
 from .request import Request, Settings
-from .retrospect import Retrospect
+from .skipping import Skipping
 from .sparse import Connect, Following, Recording
 
 # Tokens from which the default mode restricts layers to the region. On smaller clips the gathers cost what they save
@@ -56,47 +56,6 @@ class Restart(Exception):
 
 class ProbeDone(Exception):
     """Raised inside the sampler when a run was asked for its probe alone. Not an error."""
-
-
-@dataclass
-class Probe:
-    """What the first dense steps showed: own predictions, Evidence Regions and their soft support, token grid.
-
-    noise [C, T, H, W]: what these steps started from (the request's own, or an adopted history's).
-    """
-
-    noise: Tensor
-    trajectory: Trajectory
-    regions: dict[str, Tensor]
-    supports: dict[str, Tensor]
-    grid: Grid
-    patch: Grid
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a creator recognises a history: its prompt, and its first frame [h, w, 3] uint8 (None when it kept none)."""
-
-    prompt: str
-    thumbnail: Tensor | None = None
-
-
-@dataclass
-class Verdict:
-    """The outcome of recall and gate. `history` and `regions` are set when accepted; `report` is for the creator."""
-
-    accepted: bool
-    reason: str
-    history: Remembered | None = None
-    history_id: str = ""
-    regions: Regions | None = None
-    weights: Tensor | None = None  # [T, H, W] of the latent: W of the fusion; None: everywhere the target's own
-    exact: bool = False
-    similarity: float = 0.0
-    report: list[str] = field(default_factory=list)
-    decision: Decision | None = None  # the gate's answer on `history`, or on the first that it refused
-    certificate: str = ""  # what can be said of the thresholds: "certified: ..." or "uncertified: ..."
-    look: Look | None = None  # of the history that `decision` is about
 
 
 class Compute(Protocol):
@@ -164,10 +123,7 @@ class Run:
     stored_whole: bool = True  # every recorded prediction was computed by the model at this run's own state
     _reader: AttentionReader | None = None
     _past: Past | None = None
-    _forecaster: Forecaster | None = None
-    _pace: Pace | None = None
-    _course: Course | None = None
-    _retrospect: Retrospect | None = None
+    _skipping: Skipping | None = None
     _window: Window | None = None
     _weights: Tensor | None = None
     _since_full: int = 0
@@ -195,9 +151,8 @@ class Run:
         """
         self.request = replace(self.request, sigmas=torch.cat([self.request.sigmas, sigmas[1:].to(self.request.sigmas)]))
         self._before, self.second, self._guides, self.make_window = self.calls, facts, guided, make_window
-        if self._forecaster is not None:  # another model: nothing it predicts is forecast before it was computed once
-            self._forecaster.points.clear()
-            self._retrospect = Retrospect() if self.first_order else None
+        if self._skipping is not None:
+            self._skipping.forget()
         if self.phase not in (Phase.REUSE, Phase.REPLAY):
             return
         if history is None:
@@ -205,8 +160,8 @@ class Run:
             return
         try:
             self._past = history.past
-            if self.phase is Phase.REUSE and self.verdict is not None:
-                self._course = self._planned(history)
+            if self.phase is Phase.REUSE and self.verdict is not None and self._skipping is not None:
+                self._skipping.course = self._planned(history)
                 self._restrict(self.verdict.regions)
         except BankDamaged as error:
             self._go_on_alone(error)
@@ -246,7 +201,7 @@ class Run:
         if kept is not None:
             self.counts.replayed += 1
             return kept
-        if self.phase is Phase.DENSE and self._forecaster is not None and step >= self.settings.probe:
+        if self.phase is Phase.DENSE and self._skipping is not None and step >= self.settings.probe:
             return self._step_cache(sigma, step, compute)
         reader = None
         if step == self.settings.probe - 1 and self._reader is None and self.probe is None:
@@ -255,8 +210,8 @@ class Run:
             self.say(f"probing {step + 1}/{self.settings.probe}")
         prediction = self._compute(compute, reader=reader, connect=self._recording(sigma))
         self.own.add(sigma, self._kept(prediction))
-        if self._forecaster is not None and self._pace is not None:  # the probe's steps, after a refused noise
-            self._pace.computed(self._forecaster.observe(sigma, prediction.detach().clone()))
+        if self._skipping is not None:  # the probe's steps, after a refused noise
+            self._skipping.observe(step, sigma, prediction.detach().clone())
         return prediction
 
     def _recording(self, sigma: float) -> Recording | None:
@@ -319,7 +274,7 @@ class Run:
                 start = self._take_up(verdict)
             except BankDamaged as error:
                 self.lost(error)
-                self._forecaster = self._course = self._retrospect = self._window = self._weights = self._connectivity = None
+                self._skipping = self._window = self._weights = self._connectivity = None
                 self.stored_whole = True
                 verdict = replace(verdict, accepted=False, history=None, reason=f"the history that fits cannot be read ({error})")
         self.verdict = verdict
@@ -331,11 +286,9 @@ class Run:
                 self.noise, self.own, self.probe, self._reader = None, Trajectory(), None, None
             if self.settings.miss_tolerance > 0:
                 self.stored_whole = False
-                self._forecaster = Forecaster()
-                self._pace = Pace(self.settings.miss_tolerance, self.settings.longest)
-                self._retrospect = Retrospect() if self.first_order else None
-                for s, p in zip(self.own.sigmas, self.own.predictions, strict=True):
-                    self._pace.computed(self._forecaster.observe(s, p))
+                pace = Pace(self.settings.miss_tolerance, self.settings.longest)
+                self._skipping = Skipping(Forecaster(), pace=pace, corrects=self.first_order)
+                self._learn_from_probe()
             if away:
                 raise Restart(self.request.noise)
             return
@@ -359,19 +312,22 @@ class Run:
         if len(self.own):
             self._like = self.own.predictions[-1]
         forecasting = self.settings.mode in ("ours", "forecast")
-        course, forecaster = self._planned(history), Forecaster(self._served, verdict.weights)
-        self._weights, self._course, self._forecaster = verdict.weights, course, forecaster
-        self._retrospect = Retrospect() if self.first_order else None
+        self._weights, forecaster = verdict.weights, Forecaster(self._served, verdict.weights)
+        self._skipping = Skipping(forecaster, course=self._planned(history), corrects=self.first_order)
         self.phase, self.stored_whole = Phase.REUSE, False
         if connectivity:
             self._connectivity = Connectivity.from_tensors(dict(connectivity))
         self._restrict(verdict.regions)
         if noise_differs:  # the probe belongs to another noise: nothing of it carries over
             self.own, self.noise = Trajectory(), history.noise
-        for sigma, prediction in zip(self.own.sigmas, self.own.predictions, strict=True):
-            self._observe(self.step_of(sigma), sigma, prediction)
+        self._learn_from_probe()
         fused = self._weights is not None and not forecasting
         return history.noise if fused or self.settings.resume or noise_differs else None
+
+    def _learn_from_probe(self) -> None:
+        assert self._skipping is not None
+        for sigma, prediction in zip(self.own.sigmas, self.own.predictions, strict=True):
+            self._skipping.observe(self.step_of(sigma), sigma, prediction)
 
     def _planned(self, history: Remembered) -> Course | None:
         """Which steps of this schedule will be computed; None for every one, where the mode does not forecast."""
@@ -416,7 +372,7 @@ class Run:
         return kept.float()
 
     def _reuse(self, call: int, sigma: float, step: int, compute: Compute) -> Tensor:
-        assert self._forecaster is not None
+        assert self._skipping is not None
         settings, steps = self.settings, len(self.request.sigmas) - 1
         fuse = settings.mode not in ("ours", "forecast")  # the paper's fusion: the history's own state outside the region
         if fuse and step >= settings.until * steps:
@@ -428,10 +384,10 @@ class Run:
         if own is not None:
             self.counts.replayed += 1
             return blend(own, self._served(sigma, call), self._weights) if fuse else own
-        if self._course is not None and self._forecaster.points and not self._course.due(step):
+        if self._skipping.skips(step, steps - step):
             self.counts.forecast += 1
             self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
-            return self._forecast(sigma, step)
+            return self._skipping.forecast(sigma, self._following_sigma(step))
         restrict = self._window is not None and self._window.ready((0, 1) if self._guided() else (0,))
         if not fuse and settings.refresh and self._since_full >= settings.refresh:
             restrict = False
@@ -443,36 +399,14 @@ class Run:
         if restrict:
             self.counts.restricted += 1
             if not fuse:  # outside the region nothing was computed: there the history carries on what was
-                own = blend(own, self._forecaster.carried(sigma), self._weights)
+                own = blend(own, self._skipping.forecaster.carried(sigma), self._weights)
         self.say(f"step {step + 1}/{steps}, {self.counts.computed} computed")
         if fuse:
             return blend(own, self._served(sigma, call), self._weights)
-        settled = self._settled(sigma, step, own)
-        self._observe(step, sigma, own.detach().clone())
-        return settled
+        return self._skipping.computed(step, sigma, self._following_sigma(step), own)
 
-    def _observe(self, step: int, sigma: float, prediction: Tensor) -> None:
-        """A step of a hit was computed: what the forecaster and the course learn from it."""
-        assert self._forecaster is not None
-        self._forecaster.observe(sigma, prediction)
-        if self._course is not None:
-            self._course.computed(step, *self._forecaster.moved())
-
-    def _forecast(self, sigma: float, step: int) -> Tensor:
-        """The forecast of a step, noted for when the next computed one shows what it should have been."""
-        assert self._forecaster is not None
-        forecast = self._forecaster.predict(sigma)
-        if self._retrospect is not None:
-            self._retrospect.note(sigma, float(self.request.sigmas[step + 1]), forecast)
-        return forecast
-
-    def _settled(self, sigma: float, step: int, computed: Tensor) -> Tensor:
-        """A computed prediction, not yet observed, with the errors of the forecasts before it taken out where possible."""
-        assert self._forecaster is not None
-        if self._retrospect is None or not self._forecaster.points:
-            return computed
-        return self._retrospect.settle(sigma, float(self.request.sigmas[step + 1]), computed, self._forecaster.points[-1][:2],
-                                       self._forecaster.predict(sigma), self._forecaster.straight)
+    def _following_sigma(self, step: int) -> float:
+        return float(self.request.sigmas[min(step + 1, len(self.request.sigmas) - 1)])
 
     def _guided(self) -> bool:
         if self._guides is not None:
@@ -481,11 +415,8 @@ class Run:
 
     def _step_cache(self, sigma: float, step: int, compute: Compute) -> Tensor:
         """A miss with forecasting from the render's own slope, when the creator asked for it."""
-        assert self._pace is not None and self._forecaster is not None
-        if self._forecaster.points and not self._pace.compute_next(len(self.request.sigmas) - 1 - step):
+        assert self._skipping is not None
+        if self._skipping.skips(step, len(self.request.sigmas) - 1 - step):
             self.counts.forecast += 1
-            return self._forecast(sigma, step)
-        prediction = self._compute(compute)
-        settled = self._settled(sigma, step, prediction)
-        self._pace.computed(self._forecaster.observe(sigma, prediction.detach().clone()))
-        return settled
+            return self._skipping.forecast(sigma, self._following_sigma(step))
+        return self._skipping.computed(step, sigma, self._following_sigma(step), self._compute(compute))

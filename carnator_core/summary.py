@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .reuse import Run, Verdict
+from .outcome import Verdict
+from .reuse import Run
 
 
 def packed(region: Tensor) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .outcome import Probe, Verdict
 from .regions import Regions, regions
 from .request import Settings
-from .reuse import Probe, Verdict
 from .signature import Signature
 from .summary import compared, packed
 

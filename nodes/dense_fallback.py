@@ -6,8 +6,8 @@ from comfy_api.latest import io
 
 from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.sampling import sample
+from ..carnator_core.outcome import Verdict
 from ..carnator_core.request import Settings
-from ..carnator_core.reuse import Verdict
 from .status import reporter, speaker
 from .types import ProbeResult, ProbeType
 

@@ -7,8 +7,8 @@ from comfy_api.latest import io
 from ..carnator_core.gate import Thresholds
 from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.telling import told_of
+from ..carnator_core.outcome import Verdict
 from ..carnator_core.request import MODES, Settings
-from ..carnator_core.reuse import Verdict
 from . import profiles
 from .status import reporter
 from .types import DecisionResult, DecisionType, ProbeResult, ProbeType, advanced

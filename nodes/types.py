@@ -9,7 +9,8 @@ from comfy_api.latest import io
 
 from ..carnator_core.bank import Bank
 from ..carnator_core.decide import Candidate
-from ..carnator_core.reuse import Run, Verdict
+from ..carnator_core.outcome import Verdict
+from ..carnator_core.reuse import Run
 from ..carnator_core.textclip import ClipText
 
 BankType = io.Custom("CARNATOR_BANK")

@@ -11,10 +11,10 @@ from carnator.carnator_core.change import ChangeScale
 from carnator.carnator_core.decide import Candidate, judge
 from carnator.carnator_core.gate import Thresholds
 from carnator.carnator_core.history import History, Identity
+from carnator.carnator_core.outcome import Probe, Verdict
 from carnator.carnator_core.recall import Correspondence
 from carnator.carnator_core.record import Trajectory
 from carnator.carnator_core.request import Settings
-from carnator.carnator_core.reuse import Probe, Verdict
 from carnator.carnator_core.signature import signature
 from torch import Tensor
 

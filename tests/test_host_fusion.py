@@ -14,9 +14,9 @@ import pytest
 import torch
 from carnator.carnator_core import reuse as core
 from carnator.carnator_core.history import History
+from carnator.carnator_core.outcome import Probe, Verdict
 from carnator.carnator_core.regions import Regions, latent_weights, regions, token_weights
 from carnator.carnator_core.request import Settings
-from carnator.carnator_core.reuse import Probe, Verdict
 from hosting import WAN_LATENT, Ask, Page, custom, entries, node, reuse, schedule
 from torch import Tensor
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from carnator.carnator_core.gate import Decision, Distance
 from carnator.carnator_core.hosts.telling import data_url, told_of
+from carnator.carnator_core.outcome import Look, Probe, Verdict
 from carnator.carnator_core.record import Trajectory
 from carnator.carnator_core.regions import regions
 from carnator.carnator_core.request import Settings
-from carnator.carnator_core.reuse import Look, Probe, Verdict
 from carnator.carnator_core.signature import signature
 from carnator.carnator_core.view import view
 from PIL import Image

@@ -23,6 +23,7 @@ from ..decide import Candidate, candidates, is_repeat, judge
 from ..gate import Thresholds
 from ..history import Identity, repeat_key
 from ..observe import AttentionReader, Window
+from ..outcome import Look, Probe, Verdict
 from ..profile import UNCERTIFIED, Profile
 from ..prompt import Prompt, parse, token_slots
 from ..recall import text_vector
@@ -30,7 +31,7 @@ from ..record import Trajectory
 from ..regions import latent_weights, regions, token_weights
 from ..request import Request, Settings
 from ..retrospect import FIRST_ORDER
-from ..reuse import Look, Phase, Probe, ProbeDone, Restart, Run, Verdict
+from ..reuse import Phase, ProbeDone, Restart, Run
 from ..signature import Signature, signature
 from ..sparse import Connect
 from ..summary import closing_line, summary

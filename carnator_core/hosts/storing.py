@@ -13,10 +13,11 @@ import torch
 from .. import verdicts
 from ..bank import Bank, BankError, BankRefusal
 from ..history import History
+from ..outcome import Verdict
 from ..profile import model_of, shape_class
 from ..record import storage_dtype
 from ..request import Request, Settings
-from ..reuse import Run, Verdict
+from ..reuse import Run
 from ..signature import signature
 from ..verdicts import Hit, new_hit_id
 from .pictures import tail_frame

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..reuse import Verdict
+from ..outcome import Verdict
 from ..summary import compared
 
 
