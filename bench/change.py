@@ -21,8 +21,8 @@ from carnator.carnator_core import change
 from torch import Tensor
 
 from . import _stage as stage
+from ._table import table
 from ._workload import KINDS, changed, first_scene, kinds_of, prompt_of
-from .probe import table
 
 LENGTHS = range(1, 11)
 Row = dict[str, Any]

@@ -23,7 +23,7 @@ from . import _attention
 from ._attention import DENSITIES
 from ._shapes import MODES, SHAPES, Shape, Stand
 from ._stage import host, machine
-from .kernel import table
+from ._table import table
 
 Row = dict[str, Any]
 RENDER = 50  # evaluations of a dense render

@@ -30,6 +30,7 @@ from . import ROOT
 from . import _compiled as compiled
 from ._attention import alone
 from ._shapes import random_mask
+from ._table import table
 
 WAN_480P = (21, 30, 52)  # tokens of Wan2.1-1.3B at 832 x 480, 81 frames; 12 heads of 128
 DENSITIES = (0.1, 0.2, 0.3, 0.5, 1.0)
@@ -45,14 +46,6 @@ def best(run: Callable[[], Any], times: int = 5) -> float:
         run()
         found.append(time.process_time() - start)
     return min(found)
-
-
-def table(rows: list[Row], columns: dict[str, str]) -> None:
-    """Print rows under headings; columns: key -> heading."""
-    cells = [list(columns.values()), *([f"{r.get(k, '')}" for k in columns] for r in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    for line in cells:
-        print("  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
 
 
 def compiled_table(quick: bool) -> list[Row]:

@@ -31,6 +31,7 @@ from carnator.demo.evaluate import picture, token_mask
 from torch import Tensor
 
 from . import _stage as stage
+from ._table import table
 
 LENGTHS = range(2, 11)
 REAL = {"dim": 1536, "ffn_dim": 8960, "num_heads": 12, "text_dim": 4096}  # Wan2.1-1.3B, which has 30 such layers
@@ -226,14 +227,6 @@ def real_cost(rounds: int, layers: int = 2, latent: Sequence[int] = REAL_LATENT,
     tokens = grid[0] * grid[1] * grid[2]
     return _cost(f"Wan2.1-1.3B shape ({tokens} tokens, {layers} of {REAL_LAYERS} layers timed, random weights)",
                  8 * statistics.median(reading), statistics.median(after), REAL_STEPS * 2 * REAL_LAYERS * layer)
-
-
-def table(rows: Sequence[Row]) -> None:
-    """Rows of equal keys under their names."""
-    cells = [list(rows[0]), *([str(v) for v in r.values()] for r in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    for line in cells:
-        print("  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

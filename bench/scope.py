@@ -24,7 +24,7 @@ import torch
 from ._scope_methods import CACHES, NAMES, Meter, Pair, Shown, Studio, pairs, quality, quiet
 from ._scope_regions import sources, unions
 from ._stage import Stage, machine, progress
-from .kernel import table
+from ._table import table
 
 Row = dict[str, Any]
 SEED, STEPS = 2026, 30

@@ -31,6 +31,7 @@ from carnator.carnator_core.gate import Thresholds
 
 from . import _lab as lab
 from . import _stage as stage
+from ._table import table
 from ._workload import KINDS, Ask, Workload, workload
 
 SEED = 20261129
@@ -186,14 +187,9 @@ def method(rows: Sequence[Row], rule: str, mode: str) -> Row:
             if hits else None, "hit_psnr": mean(min(h["psnr"], 99.0) for _, h in hits), "by_change": by_change}
 
 
-def table(methods: Sequence[Row]) -> None:
-    columns = {"name": "rule", "reuse": "reuse", "hit_rate": "hits", "coverage": "coverage", "accepted": "accepted",
-               "unsafe": "unsafe", "unsafe_rate": "unsafe rate", "bound": "bound 95 %", "alignment": "alignment",
-               "quality": "quality", "latency_ratio": "speed", "hit_latency_ratio": "speed on hits", "hit_psnr": "dB on hits"}
-    cells = [list(columns.values()), *([str(m[k]) for k in columns] for m in methods)]
-    widths = [max(len(c[i]) for c in cells) for i in range(len(columns))]
-    for line in cells:
-        print("  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+COLUMNS = {"name": "rule", "reuse": "reuse", "hit_rate": "hits", "coverage": "coverage", "accepted": "accepted",
+           "unsafe": "unsafe", "unsafe_rate": "unsafe rate", "bound": "bound 95 %", "alignment": "alignment",
+           "quality": "quality", "latency_ratio": "speed", "hit_latency_ratio": "speed on hits", "hit_psnr": "dB on hits"}
 
 
 def by_change(methods: Sequence[Row]) -> None:
@@ -240,11 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\nEach rule with the reuse it was made for (alpha "
           f"{options.alpha} when choosing; dense: alignment {mean(r['dense']['alignment'] for r in rows)}, "
           f"quality {mean(r['dense']['quality'] for r in rows)})")
-    table(methods)
+    table(methods, COLUMNS)
     print("\nBy what the request changes")
     by_change(methods)
     print(f"\nThe same rules under one reuse, on the first {len(some)} requests")
-    table(other)
+    table(other, COLUMNS)
     print("\nThresholds: " + "; ".join(f"{r}: " + ", ".join(f"{n} {getattr(s.thresholds, n):.3g}" for n in lab.NAMES[r])
                                        for r, s in chosen.items()))
     print(f"Ours, {certify.describe(certificate)}; of {ours['requests']} tried")
