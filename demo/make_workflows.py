@@ -20,6 +20,7 @@ TEMPLATES = (
     graphs.carnator_wan22_t2v_5b,
     graphs.carnator_wan22_t2v_5b_stages,
     graphs.carnator_wan22_t2v_14b,
+    graphs.carnator_wan22_t2v_14b_stages,
     graphs.carnator_ltx_t2v,
     graphs.carnator_ltx_t2v_stages,
 )

@@ -150,8 +150,8 @@ def carnator_wan22_t2v_5b_stages() -> list[Column]:
     return wan22_5b().stages()
 
 
-def carnator_wan22_t2v_14b() -> list[Column]:
-    """ComfyUI's Wan2.2 14B template without its four-step LoRAs: one expert for the noisy steps, one for the rest."""
+def experts_left(text: str) -> tuple[Column, Column]:
+    """Models, size and prompts of ComfyUI's Wan2.2 14B template: what both forms begin with."""
     high, low = "wan2.2_t2v_high_noise_14B_fp8_scaled.safetensors", "wan2.2_t2v_low_noise_14B_fp8_scaled.safetensors"
     clip_values = {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"}
     loaders = [
@@ -160,14 +160,36 @@ def carnator_wan22_t2v_14b() -> list[Column]:
         loader("clip", "CLIPLoader", 118, "text_encoders", WAN21 + "text_encoders/", clip_values),
         loader("vae", "VAELoader", 90, "vae", WAN22 + "vae/", {"vae_name": "wan_2.1_vae.safetensors"}),
     ]
-    guide, files = real_notes("Wan2.2 14B text to video", loaders, texts.EXPERTS_GUIDE)
+    guide, files = real_notes("Wan2.2 14B text to video", loaders, text)
     boxes = [*prompts(texts.WAN22_14B_POSITIVE, texts.WAN_NEGATIVE), empty_latent(640, 640, 81)]
-    return [
+    return (
         Column(400, [Section("", [guide]), Section("Models", loaders)]),
         Column(420, [Section("Prompt and size", boxes), Section("", [files])]),
+    )
+
+
+def carnator_wan22_t2v_14b() -> list[Column]:
+    """ComfyUI's Wan2.2 14B template without its four-step LoRAs: one expert for the noisy steps, one for the rest."""
+    return [
+        *experts_left(texts.EXPERTS_GUIDE),
         expert("high", "Noisy steps", ("latent", "LATENT"), "enable", 0, 10, "enable"),
         expert("low", "Remaining steps", ("high_sampler", "LATENT"), "disable", 10, 10000, "disable"),
         Column(480, [video(16, "video/carnator_wan22_14b", ("low_sampler", "LATENT"))]),
+    ]
+
+
+def carnator_wan22_t2v_14b_stages() -> list[Column]:
+    """The same with a node for each stage: the probe looks with the high-noise expert, and what follows goes on with both."""
+    wires = {"positive": ("positive", "conditioning"), "negative": ("negative", "CONDITIONING"),
+             "low_noise_model": ("low_shift", "MODEL")}  # fmt: skip
+    values = {"seed": 392459563371087, "steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple", "switch_step": 10}
+    shifts = [Box(f"{e}_shift", "ModelSamplingSD3", 62, {"model": (e, "MODEL")}, {"shift": 8.0}) for e in ("high", "low")]
+    first, second = experts_left(texts.EXPERTS_STAGES_GUIDE)
+    return [
+        Column(first.width, [*first.sections, Section("Shift", shifts)]),
+        second,
+        *stages(("high_shift", "MODEL"), wires, "default", 20.0, 2, **values),
+        Column(480, [video(16, "video/carnator_wan22_14b", ("joint", "latent"))]),
     ]
 
 

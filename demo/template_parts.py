@@ -88,7 +88,7 @@ def stages(model: tuple[str, str], conditioning: Mapping[str, tuple[str, str]], 
     remembering = {"name": bank, "budget_gb": gigabytes, "policy": "read and remember"}
     memory = Box("bank", "CarnatorBankLoader", 150, values=remembering)
     wires = {"model": model, "bank": ("bank", "bank"), **conditioning, "latent_image": ("latent", "LATENT")}
-    probe = Box("probe", "CarnatorEarlySignatureProbe", 490, wires, {**values, "probe_steps": 4})
+    probe = Box("probe", "CarnatorEarlySignatureProbe", 540, wires, {**values, "probe_steps": 4})
     gate = Box("gate", "CarnatorRiskGate", 430, {"probe": ("probe", "probe")})
     viewer = Box("viewer", "CarnatorEvidenceRegionViewer", 630, {"source": ("gate", "decision"), "vae": vae})
     dense = Box("dense", "CarnatorDenseFallback", 232, {"probe": ("probe", "probe")})

@@ -25,6 +25,7 @@ NAMES = {
     "carnator_wan22_t2v_5b": "Wan2.2 5B, one node",
     "carnator_wan22_t2v_5b_stages": "Wan2.2 5B, stage by stage",
     "carnator_wan22_t2v_14b": "Wan2.2 14B, two experts",
+    "carnator_wan22_t2v_14b_stages": "Wan2.2 14B, stage by stage",
     "carnator_ltx_t2v": "LTX-Video, one node",
     "carnator_ltx_t2v_stages": "LTX-Video, stage by stage",
 }

@@ -122,6 +122,17 @@ steps and seed, and press **Run** again.
 The panels on the nodes say what happened, and why; when Carnator steps aside, the render is exactly the one you would \
 get without it."""
 
+EXPERTS_STAGES_GUIDE = """\
+## {name}, stage by stage
+
+This is ComfyUI's own template for the two experts, without its four-step LoRAs, with Carnator's stages in place of both \
+samplers: *Early Signature Probe* takes the high-noise expert as *model* and the other as *low-noise model*; *switch step* \
+is where they change over.
+
+Press **Run**, and the first clip is rendered in full and remembered. Change a word or two of the prompt, keep size, \
+steps and seed, and press **Run** again: when the Risk Gate finds a remembered clip that is a safe start, only what differs \
+is computed, in both experts."""
+
 REAL_GUIDE = """\
 ## {name} with Carnator
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from comfy_api.latest import io
 
 from ..carnator_core.hosts import comfy as door
@@ -31,10 +33,13 @@ class CarnatorDenseFallback(io.ComfyNode):
         say, done = speaker(cls.hidden.unique_id), reporter(cls.hidden.unique_id)
         if probe.run is None:
             done({"decision": "aside", "reason": probe.reason})
-            return io.NodeOutput(sample(probe.inputs, probe.inputs["model"]))
+            return io.NodeOutput(sample(probe.inputs))
         keep = probe.bank is not None and probe.bank.record
         settings = Settings.of({**probe.settings, "record": keep})
-        attachment = door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
-                                     done=done, clip=probe.bank.clip if probe.bank else None,
-                                     preset=(probe.run.finish_probe(), Verdict(False, probe.reason or "rendered densely")))
-        return io.NodeOutput(sample(probe.inputs, door.attach(probe.inputs["model"], attachment)))
+        taken = {"preset": (probe.run.finish_probe(), Verdict(False, probe.reason or "rendered densely"))}
+
+        def attach(model: Any) -> Any:
+            return door.attach(model, door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
+                                                      done=done, clip=probe.bank.clip if probe.bank else None,
+                                                      preset=taken.pop("preset", None)))
+        return io.NodeOutput(sample(probe.inputs, attach))

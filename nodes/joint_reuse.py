@@ -59,6 +59,9 @@ class CarnatorJointReuse(io.ComfyNode):
         settings = Settings.of({**probe.settings, "tolerance": tolerance, "active": active_radius, "context": context_radius,
                                 "resume": resume, "window": (window_start, window_end)})
         verdict = door.rescoped(probe.run, verdict, settings)
-        attachment = door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
-                                     done=reporter(cls.hidden.unique_id), preset=(probe.run.finish_probe(), verdict))
-        return io.NodeOutput(sample(probe.inputs, door.attach(probe.inputs["model"], attachment)))
+        taken = {"preset": (probe.run.finish_probe(), verdict)}  # by the first sampling call; a second one goes on from that
+
+        def attach(model: Any) -> Any:
+            return door.attach(model, door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
+                                                      done=reporter(cls.hidden.unique_id), preset=taken.pop("preset", None)))
+        return io.NodeOutput(sample(probe.inputs, attach))

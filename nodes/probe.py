@@ -40,6 +40,9 @@ class CarnatorProbe(io.ComfyNode):
                 io.Vae.Input("vae", optional=True, tooltip="Optional: colours are then read off the decoded last frame."),
                 *advanced(io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
                                          tooltip="As in KSampler; below 1 the render is dense.")),
+                io.Model.Input("low_noise_model", optional=True, tooltip="Wan2.2 A14B: the low-noise expert; model is then the high-noise one."),
+                *advanced(io.Int.Input("switch_step", default=10, min=1, max=10000, optional=True,
+                                       tooltip="The step from which the low-noise expert computes.")),
             ],
             outputs=[ProbeType.Output(display_name="probe")],
             hidden=[io.Hidden.unique_id],
@@ -48,9 +51,10 @@ class CarnatorProbe(io.ComfyNode):
     @classmethod
     def execute(cls, model: Any, bank: BankHandle, positive: Any, negative: Any, latent_image: Any, seed: int, steps: int,
                 cfg: float, sampler_name: str, scheduler: str, probe_steps: int, denoise: float = 1.0,
-                vae: Any = None) -> io.NodeOutput:
+                vae: Any = None, low_noise_model: Any = None, switch_step: int = 10) -> io.NodeOutput:
         inputs = {"model": model, "positive": positive, "negative": negative, "latent_image": latent_image, "seed": seed,
-                  "steps": steps, "cfg": cfg, "sampler_name": sampler_name, "scheduler": scheduler, "denoise": denoise}
+                  "steps": steps, "cfg": cfg, "sampler_name": sampler_name, "scheduler": scheduler, "denoise": denoise,
+                  "low_noise_model": low_noise_model, "switch_step": switch_step}
         settings = Settings(probe=probe_steps)
         reasons: list[str] = []
         say = speaker(cls.hidden.unique_id)
@@ -61,7 +65,7 @@ class CarnatorProbe(io.ComfyNode):
 
         attachment = door.Attachment(settings, bank.bank if bank else None, vae=vae, say=note, stop_after_probe=True,
                                      clip=bank.clip if bank else None)
-        sample(inputs, door.attach(model, attachment))
+        sample(inputs, lambda one: door.attach(one, attachment), probing=True)
         run = attachment.last
         reason = "" if run is not None else (reasons[-1] if reasons else "this render cannot be served")
         found = ProbeResult(inputs, bank, vae, settings.plain(), run, attachment.candidates,

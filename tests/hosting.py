@@ -263,11 +263,12 @@ NOTHING, ANYTHING = 1e-9, 1e9  # strictness of Carnator Reuse at which no histor
 
 @torch.inference_mode()
 def granular(model: Any, bank: Any, ask: Ask, thresholds: dict[str, float] | None = None, probe_steps: int = 4,
-             **scope: Any) -> tuple[Tensor, Any]:
-    """Probe, gate, and joint reuse or the dense fallback, as the host's executor would run them: (latent, decision)."""
+             low_noise: dict[str, Any] | None = None, **scope: Any) -> tuple[Tensor, Any]:
+    """Probe, gate, and joint reuse or the dense fallback, as the host's executor would run them: (latent, decision).
+    low_noise: the probe's inputs for a second expert."""
     limits = thresholds or GATE_DEFAULTS
     probing = node("CarnatorEarlySignatureProbe")
-    probe = probing.execute(model=model, bank=bank, probe_steps=probe_steps, **ask.inputs()).result[0]
+    probe = probing.execute(model=model, bank=bank, probe_steps=probe_steps, **ask.inputs(), **(low_noise or {})).result[0]
     decision = node("CarnatorRiskGate").execute(probe, **limits).result[0]
     sampler = node("CarnatorJointReuseSampler")
     scope = {"tolerance": 0.03, "active_radius": 1, "context_radius": 1, **scope}

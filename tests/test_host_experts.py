@@ -10,7 +10,7 @@ import families
 import pytest
 import torch
 from families import NEAR, WAN, cfg_guider, ksampler_advanced, model_of
-from hosting import ANYTHING, NOTHING, Ask, Page, bank_at, entries, ksampler, node, reuse
+from hosting import ANYTHING, GATE_DEFAULTS, NOTHING, Ask, Page, bank_at, entries, granular, ksampler, node, reuse
 from matrix import ASIDE, DECLINES, WORKS, shows
 from torch import Tensor
 
@@ -86,6 +86,30 @@ def test_a_pair_of_custom_samplers_is_one_history_too(experts: Pair, bank: Any, 
     assert torch.equal(render_custom(models, asked()), dense) and len(entries(bank)) == 1
     assert torch.equal(render(models, asked()), dense), "the same sigmas by another node are the same render"
     assert page.last["decision"] == "hit" and page.last["computed"] == 0
+
+
+def stage_by_stage(experts: Pair, ask: Ask, bank: Any) -> tuple[Tensor, Any]:
+    """Probe, gate, and joint reuse or the dense fallback, with both experts; the gate lets pass whatever corresponds."""
+    second = {"low_noise_model": experts[1], "switch_step": SPLIT}
+    open_gate = dict.fromkeys(GATE_DEFAULTS, 100.0)
+    return granular(experts[0], bank, ask, open_gate, PROBE, second, tolerance=0.25)
+
+
+@shows(A14B, "stage by stage, both experts", WORKS)
+def test_stage_by_stage_a_pair_is_one_render(experts: Pair, bank: Any, page: Page) -> None:
+    """A miss is the stock pair of KSamplerAdvanced nodes and is remembered once; what follows goes on with both experts."""
+    ask, near = asked(), asked(NEAR)
+    dense = render(experts, ask)
+    output, decision = stage_by_stage(experts, ask, bank)
+    assert not decision.verdict.accepted and torch.equal(output, dense)
+    (kept,) = entries(bank)
+    assert len(bank.bank.load(kept.id).denoised) == STEPS and kept.facts["steps"] == STEPS
+    output, decision = stage_by_stage(experts, near, bank)
+    assert decision.verdict.accepted, decision.verdict.reason
+    assert page.last["decision"] == "hit" and page.last["forecast"] > 0
+    assert page.last["computed"] + page.last["forecast"] + page.last["replayed"] == STEPS
+    assert float((output - render(experts, near)).norm()) < float((dense - render(experts, near)).norm())
+    assert len(entries(bank)) == 1
 
 
 @shows(A14B, "modes of the paper (joint)", WORKS)

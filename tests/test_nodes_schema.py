@@ -20,7 +20,7 @@ FROZEN = {
     "CarnatorBankLoader": ("name", "budget_gb", "policy", "recall_clip"),
     "CarnatorEarlySignatureProbe": (
         "model", "bank", "positive", "negative", "latent_image", "seed", "steps", "cfg", "sampler_name", "scheduler",
-        "probe_steps", "vae", "denoise",
+        "probe_steps", "vae", "denoise", "low_noise_model", "switch_step",
     ),
     "CarnatorRiskGate": ("probe", "size", "shape", "colour", "motion", "change", "mode", "profile"),
     "CarnatorEvidenceRegionViewer": ("source", "entity", "vae"),

@@ -25,6 +25,7 @@ NAMES = [
     "carnator_wan21_t2v_1_3b",
     "carnator_wan21_t2v_1_3b_stages",
     "carnator_wan22_t2v_14b",
+    "carnator_wan22_t2v_14b_stages",
     "carnator_wan22_t2v_5b",
     "carnator_wan22_t2v_5b_stages",
 ]

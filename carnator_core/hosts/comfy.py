@@ -120,7 +120,7 @@ def _outer_sample(attachment: Attachment, executor: Any, noise: Tensor, latent_i
         attachment.done({"decision": "aside", "reason": reason})
         log.info("Carnator steps aside: %s.", reason)
         attachment.last = None
-        return sample(noise)
+        return noise if attachment.stop_after_probe else sample(noise)
     with Loans(attachment.bank, sigmas.detach().float().tolist(), attachment.settings.follows()) as loans:
         return _render(attachment, loans, part, before, guider, noise, sampler, sigmas, seed, sample)
 
