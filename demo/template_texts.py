@@ -126,12 +126,13 @@ EXPERTS_STAGES_GUIDE = """\
 ## {name}, stage by stage
 
 This is ComfyUI's own template for the two experts, without its four-step LoRAs, with Carnator's stages in place of both \
-samplers: *Early Signature Probe* takes the high-noise expert as *model* and the other as *low-noise model*; *switch step* \
-is where they change over.
+samplers: *Early Signature Probe* takes the low-noise expert too, from *switch step* on. Press **Run**, and the first clip \
+is rendered in full and remembered.
 
-Press **Run**, and the first clip is rendered in full and remembered. Change a word or two of the prompt, keep size, \
-steps and seed, and press **Run** again: when the Risk Gate finds a remembered clip that is a safe start, only what differs \
-is computed, in both experts."""
+Change a word or two of the prompt, keep size, steps and seed, and press **Run** again: when the Risk Gate finds a \
+remembered clip that is a safe start, only what differs is computed.
+
+*Evidence Region Viewer* shows both clips side by side, and what was compared."""
 
 REAL_GUIDE = """\
 ## {name} with Carnator
