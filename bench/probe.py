@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 def watched(theatre: stage.Stage, prompt: str, lengths: Sequence[int]) -> tuple[Any, dict[int, Timed]]:
     """The model with attention read at the last step of every probe length, and the readers by length."""
-    from carnator.carnator_core.hosts.comfy import _middle
+    from carnator.carnator_core.hosts.opening import middle
     from carnator.carnator_core.hosts.patching import Patched
     from comfy.patcher_extension import WrappersMP
 
@@ -50,7 +50,7 @@ def watched(theatre: stage.Stage, prompt: str, lengths: Sequence[int]) -> tuple[
     parsed = parse(prompt)
     columns = token_slots(parsed.text, carried["pieces"], parsed.entities)
     layers = len(theatre.model.model.diffusion_model.blocks)
-    readers = {p: Timed(columns, _middle(layers)) for p in lengths}
+    readers = {p: Timed(columns, middle(layers)) for p in lengths}
     calls = iter(range(1, 10_000))
 
     def read(executor: Any, x: Tensor, timestep: Tensor, options: dict[str, Any], seed: Any = None) -> Tensor:
