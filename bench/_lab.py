@@ -23,7 +23,6 @@ from carnator.carnator_core.prompt import Prompt, parse
 from carnator.carnator_core.regions import latent_weights, token_weights
 from carnator.carnator_core.signature import Signature
 from carnator.demo import scorer
-from carnator.demo.evaluate import picture
 from torch import Tensor
 
 from . import _stage as stage
@@ -72,9 +71,10 @@ class Choice:
         return self.decision.accepted and all(v <= getattr(limits, n) for n, v in self.distances.items())
 
 
-def quality_of(latent: Tensor, prompt: str) -> dict[str, float]:
-    """alignment: share of the prompt's statements shown; quality: mean overlap of the outlines with their silhouettes."""
-    clip = scorer.score(picture(latent[None])[0])
+def quality_of(video: Tensor, prompt: str) -> dict[str, float]:
+    """Of a decoded clip [3, 9, 128, 128] in 0..1, as a creator sees it. alignment: share of the prompt's statements shown;
+    quality: mean overlap of the outlines with their silhouettes."""
+    clip = scorer.score(video)
     agreed = scorer.agrees(clip, prompt)
     drawn = [o.confidence for o in clip.objects]
     return {"alignment": sum(agreed.values()) / len(agreed), "quality": sum(drawn) / len(drawn) if drawn else 0.0}
@@ -137,7 +137,8 @@ class Lab:
         if (prompt, seed) not in self._targets:
             rendered = self.theatre.render(prompt, seed, stage.settings(probe=self.probe))
             probe = rendered.run.finish_probe()
-            self._targets[(prompt, seed)] = Target(rendered, probe, self._see(probe), quality_of(rendered.latent, prompt))
+            self._targets[(prompt, seed)] = Target(rendered, probe, self._see(probe),
+                                                  quality_of(self.theatre.video(rendered.latent), prompt))
         return self._targets[(prompt, seed)]
 
     def _see(self, probe: Probe) -> Seen:
@@ -213,7 +214,7 @@ class Lab:
         made = self.theatre.render(ask.prompt, choice.seed, settings, (target.probe, verdict))
         # A history of another noise makes the render start from that noise: that is what dense has to start from, too.
         dense = target if past == choice.seed else self.target(ask.prompt, past)
-        quality = quality_of(made.latent, ask.prompt)
+        quality = quality_of(self.theatre.video(made.latent), ask.prompt)
         calls = made.run.counts.computed + min(self.probe, self.theatre.steps)
         cost = made.seconds / target.rendered.seconds + self.probe / self.theatre.steps
         return {"safe": certify.is_safe(quality, dense.quality, TOLERANCE), **quality, "evals": calls, "cost": cost,

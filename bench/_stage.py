@@ -105,10 +105,11 @@ class Stage:
 
     halved: matrix products in bfloat16 and the text's layers computed once a prompt, not once a step: about three times as
     fast, for all methods alike. (Text is a large share of this small model's work, and a small one of a real model's.)
+    half_vae: the VAE in bfloat16, in which real ones run: three times as fast, and 0.1 % off on average.
     """
 
     def __init__(self, steps: int = 50, cfg: float = 5.0, sampler: str = "euler", shift: float = 3.0,
-                 halved: bool = False) -> None:
+                 halved: bool = False, half_vae: bool = False) -> None:
         host()
         import comfy.sd
         import comfy.utils
@@ -122,7 +123,7 @@ class Stage:
         self.model = ModelSamplingSD3().patch(model, shift)[0]
         if halved:
             _keep_text(model.model.diffusion_model)
-        self.vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(weights / VAE)))
+        self.vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(weights / VAE)), dtype=torch.bfloat16 if half_vae else None)
         from carnator.nodes.demo_clip import CarnatorDemoText
 
         self.clip = CarnatorDemoText.execute().result[0]

@@ -4,7 +4,7 @@
 
 A bank of the demo world's renders and requests that it has not seen, most of them variants of a remembered scene, from
 its seed or from a fresh one. Thresholds are chosen on one set of requests (largest coverage with at most `alpha` unsafe)
-and counted on another. A reuse is safe when its clip states what the dense one states and draws it as well
+and counted on another. A reuse is safe when its decoded clip states what the dense one states and draws it as well
 (bench/_lab.py). Each rule is counted with the reuse that it was made for: text and the paper's with the paper's joint
 reuse, the change map and ours with forecasting. On the first requests each rule is counted with the other reuse as well.
 --pairs keeps what ours measured and how it came out as labelled pairs, from which `run.py calibrate` makes a profile.
@@ -48,7 +48,7 @@ def _start(work: Workload, steps: int) -> None:
     """In each worker: its own model, one thread."""
     global _lab
     torch.set_num_threads(1)
-    _lab = lab.Lab(stage.Stage(steps=steps, halved=True), work)
+    _lab = lab.Lab(stage.Stage(steps=steps, halved=True, half_vae=True), work)
 
 
 def calibrate(number: int) -> Row:
