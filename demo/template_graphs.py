@@ -47,7 +47,7 @@ def carnator_demo_one_node() -> list[Column]:
     """The same in one node, in an ordinary KSampler graph."""
     guide = note("guide", "Start here", 210, texts.ONE_NODE_GUIDE)
     boxes = [
-        reuse("shift", vae="vae", active_radius=1, context_radius=1),
+        reuse("shift", active_radius=1, context_radius=1),
         ksampler(seed=7, steps=50, cfg=5.0, sampler_name="euler"),
     ]
     return [

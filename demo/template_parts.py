@@ -49,11 +49,9 @@ def shift(value: float) -> Box:
     return Box("shift", "ModelSamplingSD3", 62, {"model": ("unet", "MODEL")}, {"shift": value})
 
 
-def reuse(from_model: str, name: str = "reuse", vae: str = "", **values: Any) -> Box:
-    """vae: the box whose VAE gives true colours and thumbnails (at the price of decoding two latent frames a render)."""
+def reuse(from_model: str, name: str = "reuse", **values: Any) -> Box:
     chosen = {"pace": "balanced", "noise": "any seed (fastest)", **values}
-    wires = {"model": (from_model, "MODEL"), **({"vae": (vae, "VAE")} if vae else {})}
-    return Box(name, "CarnatorReuse", 575, wires, chosen)
+    return Box(name, "CarnatorReuse", 575, {"model": (from_model, "MODEL")}, chosen)
 
 
 def ksampler(**values: Any) -> Box:
