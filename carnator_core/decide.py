@@ -78,6 +78,9 @@ def candidates(request: Request, bank: Recall, noise_digest: str, settings: Sett
     reasons: list[str] = []
     for card, similarity in ranked:
         same = card.noise_digest == noise_digest
+        if not same and card.facts.get("conditioning") == request.facts.get("conditioning") is not None:
+            reasons.append(f'only the seed differs from "{short(card.prompt)}", which asks for another take')
+            continue
         if settings.noise == "mine" and not same:
             reasons.append(f'"{short(card.prompt)}" was rendered from another seed')
             continue

@@ -94,6 +94,10 @@ class Window:
     _start: Tensor | None = None
     _hidden: Tensor | None = None
 
+    def nbytes(self, width: int, tokens: int, element: int = 2) -> int:
+        """Bytes that both branches' caches take, of a model of this width on so many tokens, with `element` bytes a value."""
+        return 2 * element * width * ((self.last - self.first - 1) * len(self.tokens.keys) + 2 * tokens)
+
     def ready(self, kinds: Sequence[int]) -> bool:
         """Whether a full step has filled the caches of these branches."""
         return all(kind in self.ended for kind in kinds)

@@ -17,7 +17,8 @@ from .regions import Regions
 class Probe:
     """What the first dense steps showed: own predictions, Evidence Regions and their soft support, token grid.
 
-    noise [C, T, H, W]: what these steps started from (the request's own, or an adopted history's).
+    noise [C, T, H, W]: what these steps started from (the request's own, or an adopted history's). seconds: of a sampling
+    call that stopped after them, which a render that goes on from here has cost as well.
     """
 
     noise: Tensor
@@ -26,6 +27,7 @@ class Probe:
     supports: dict[str, Tensor]
     grid: Grid
     patch: Grid
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

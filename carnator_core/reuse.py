@@ -123,6 +123,8 @@ class Run:
     stored_whole: bool = True  # every recorded prediction was computed by the model at this run's own state
     _reader: AttentionReader | None = None
     _past: Past | None = None
+    before: float = 0.0  # seconds that recall, and earlier sampling calls of this render, have cost
+    began: float | None = None  # when the model was first asked for: it is loaded before, once a session
     _skipping: Skipping | None = None
     _window: Window | None = None
     _weights: Tensor | None = None
@@ -139,6 +141,7 @@ class Run:
 
     def pause(self) -> None:
         """The first expert's part is done. What belongs to its model and to its sampling call is let go of."""
+        self.before, self.began = self.seconds(), None
         self.decide, self.make_reader, self.make_window = _decided, _nothing, _nothing
         self._past = self._reader = self._window = self._connectivity = None
 
@@ -166,6 +169,15 @@ class Run:
         except BankDamaged as error:
             self._go_on_alone(error)
 
+    def seconds(self) -> float:
+        """Of this render so far: recall, earlier sampling calls, and this one from the first call of the model on."""
+        return self.before + (time.perf_counter() - self.began if self.began is not None else 0.0)
+
+    def release(self) -> None:
+        """The render is over: let go of what it held for its own steps. What it showed and decided stays."""
+        self.pause()
+        self._skipping = self._weights = self._recorder = self._like = None
+
     def step_of(self, sigma: float) -> int:
         """Index of the schedule's step that a noise level belongs to."""
         for i, s in enumerate(self.request.sigmas.tolist()):
@@ -176,6 +188,7 @@ class Run:
     def predict(self, sigma: float, compute: Compute) -> Tensor:
         """The prediction [S, C, T, H, W] that the sampler gets at this call."""
         before = self.waited()
+        self.began = time.perf_counter() if self.began is None else self.began
         try:
             return self._predict(sigma, compute)
         finally:
@@ -255,6 +268,7 @@ class Run:
             calls = sum(self.step_of(s) < self.settings.probe for s in self.own.sigmas)
             seen = Trajectory(self.own.sigmas[:calls], self.own.predictions[:calls])
             self.probe = Probe(self._started_from(), seen, regions, supports, self.grid, self.patch)
+            self._reader = None  # it holds whole queries and keys
         return self.probe
 
     def _started_from(self) -> Tensor:
@@ -263,6 +277,7 @@ class Run:
     def _decide(self) -> None:
         probe = self.finish_probe()
         if self.stop_after_probe:
+            probe.seconds = self.seconds()
             raise ProbeDone
         self.adopt(self.decide(probe))
 
@@ -272,8 +287,8 @@ class Run:
         if verdict.accepted:
             try:
                 start = self._take_up(verdict)
-            except BankDamaged as error:
-                self.lost(error)
+            except (BankDamaged, LookupError, TypeError, ValueError) as error:
+                self.lost(error if isinstance(error, BankDamaged) else BankDamaged(f"{type(error).__name__}: {error}"))
                 self._skipping = self._window = self._weights = self._connectivity = None
                 self.stored_whole = True
                 verdict = replace(verdict, accepted=False, history=None, reason=f"the history that fits cannot be read ({error})")

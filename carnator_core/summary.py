@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
     regions: entity -> packed Evidence Region on `grid`; active: packed Active Region of a hit, "" without.
     distances: what the gate measured against the history that was reused, or the first that it refused, as
     `Decision.to_dict` has it; history, history_prompt: of that one, "" when none was looked at.
-    dense_seconds: how long the history's own dense render took, measured; saved: what this one took less. Both only on a hit.
+    dense_seconds: how long the history's own dense render took, measured, for as many
+    steps as this one has; saved: what this one took less. Both only on a hit.
     """
     verdict, counts = run.verdict, run.counts
     hit = verdict is not None and verdict.accepted
@@ -41,11 +43,20 @@ def summary(run: Run, seconds: float) -> dict[str, Any]:
         **compared(verdict),
     }
     if hit and verdict is not None and verdict.history is not None:
-        dense = float(verdict.history.facts.get("seconds", 0.0))
+        dense = dense_seconds(verdict.history.facts, out["steps"])
         out |= {"similarity": verdict.similarity, "dense_seconds": dense, "saved": dense - seconds}
         if verdict.regions is not None:
             out |= {"active": packed(verdict.regions.active), "active_share": verdict.regions.share()}
     return out
+
+
+def dense_seconds(facts: Mapping[str, Any], steps: int) -> float:
+    """Seconds that a dense render of so many steps would have taken, from those that the history's own took; 0 for facts that
+    do not say."""
+    try:
+        return max(0.0, float(facts["seconds"]) * steps / int(facts.get("steps") or steps))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return 0.0
 
 
 def compared(verdict: Verdict | None) -> dict[str, Any]:
@@ -64,11 +75,15 @@ def compared(verdict: Verdict | None) -> dict[str, Any]:
 
 def closing_line(facts: dict[str, Any]) -> str:
     """The log's honest last line, from `summary`'s values."""
+    calls = facts["computed"] + facts["forecast"] + facts["replayed"]
+    # Some samplers ask the model twice a step, or as often as they like.
+    of = f"{facts['steps']} steps" if calls <= facts["steps"] else f"{calls} model calls"
     if facts["decision"] == "miss":
-        line = f"miss: {facts['reason']}; {facts['computed']} of {facts['steps']} steps computed, {facts['seconds']:.1f} s"
+        # What is replayed on a miss are the probe's own steps, computed by an earlier node.
+        line = f"miss: {facts['reason']}; {facts['computed'] + facts['replayed']} of {of} computed, {facts['seconds']:.1f} s"
         skipped = facts.get("skipped", 0)
         return line + (f"; not remembered: another node left the model out at {skipped} of them" if skipped else "")
-    parts = [f"{facts['computed']} of {facts['steps']} steps computed"]
+    parts = [f"{facts['computed']} of {of} computed"]
     if facts["restricted"]:
         parts[0] += f" ({facts['restricted']} of them in {facts.get('active_share', 1.0):.0%} of the picture)"
     parts += [f"{facts[n]} {n}" for n in ("forecast", "replayed") if facts[n]]

@@ -56,12 +56,14 @@ class CarnatorJointReuse(io.ComfyNode):
                 raise RuntimeError(f"this render is a miss ({verdict.reason}) and dense_latent is not connected: connect "
                                    "Dense Fallback to it, so that a miss still renders")
             return io.NodeOutput(dense_latent)
-        settings = Settings.of({**probe.settings, "tolerance": tolerance, "active": active_radius, "context": context_radius,
+        keep = probe.bank is not None and probe.bank.record
+        settings = Settings.of({**probe.settings, "record": keep, "tolerance": tolerance, "active": active_radius, "context": context_radius,
                                 "resume": resume, "window": (window_start, window_end)})
         verdict = door.rescoped(probe.run, verdict, settings)
         taken = {"preset": (probe.run.finish_probe(), verdict)}  # by the first sampling call; a second one goes on from that
 
         def attach(model: Any) -> Any:
             return door.attach(model, door.Attachment(settings, probe.bank.bank if probe.bank else None, vae=probe.vae, say=say,
+                                                      clip=probe.bank.clip if probe.bank else None,
                                                       done=reporter(cls.hidden.unique_id), preset=taken.pop("preset", None)))
         return io.NodeOutput(sample(probe.inputs, attach))

@@ -52,6 +52,9 @@ class CarnatorProbe(io.ComfyNode):
     def execute(cls, model: Any, bank: BankHandle, positive: Any, negative: Any, latent_image: Any, seed: int, steps: int,
                 cfg: float, sampler_name: str, scheduler: str, probe_steps: int, denoise: float = 1.0,
                 vae: Any = None, low_noise_model: Any = None, switch_step: int = 10) -> io.NodeOutput:
+        if low_noise_model is not None and switch_step >= steps:
+            raise ValueError(f"switch step is {switch_step} and the render has {steps} steps, so the low-noise model would compute "
+                             f"none of them; set switch step to at most {steps - 1}, or disconnect the low-noise model")
         inputs = {"model": model, "positive": positive, "negative": negative, "latent_image": latent_image, "seed": seed,
                   "steps": steps, "cfg": cfg, "sampler_name": sampler_name, "scheduler": scheduler, "denoise": denoise,
                   "low_noise_model": low_noise_model, "switch_step": switch_step}

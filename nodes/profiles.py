@@ -48,6 +48,15 @@ def find(given: str) -> tuple[Profile | None, str]:
         return None, str(error)
 
 
+def stamp(given: str) -> str:
+    """What changes when the profile of this name is written anew."""
+    try:
+        held = _file("profiles", given.strip(), ".json").stat()
+    except (OSError, ValueError):
+        return ""
+    return f"{held.st_mtime_ns} {held.st_size}"
+
+
 def write(profile: Profile) -> Path:
     """Save a profile under its name, in place of an older one. Raises ValueError for the name, OSError."""
     path = _file("profiles", profile.name, ".json")

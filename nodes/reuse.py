@@ -56,9 +56,9 @@ class CarnatorReuse(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, **_: Any) -> str:
-        """Another bank in the host's settings is another input, where no bank is connected."""
-        return str(defaults.read())
+    def fingerprint_inputs(cls, profile: str | None = "", **_: Any) -> str:
+        """Another bank in the host's settings is another input, where no bank is connected; so is a profile written anew."""
+        return f"{defaults.read()} {profiles.stamp(profile or '')}"
 
     @classmethod
     def execute(cls, model: Any, pace: str, noise: str, probe_steps: int = Settings.probe, strictness: float = 1.0,

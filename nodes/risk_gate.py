@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from comfy_api.latest import io
 
 from ..carnator_core.gate import Thresholds
@@ -39,6 +42,11 @@ class CarnatorRiskGate(io.ComfyNode):
         )
 
     @classmethod
+    def fingerprint_inputs(cls, profile: str | None = "", **_: Any) -> str:
+        """A profile written anew is another input."""
+        return profiles.stamp(profile or "")
+
+    @classmethod
     def execute(cls, probe: ProbeResult, size: float, shape: float, colour: float, motion: float, change: float,
                 mode: str = "ours", profile: str = "") -> io.NodeOutput:
         held, problem = profiles.find(profile)
@@ -53,7 +61,7 @@ class CarnatorRiskGate(io.ComfyNode):
                                        probe.inputs["model"], probe.vae, thresholds, settings, held)
         head = "HIT: " if verdict.accepted else "MISS: "
         text = "\n".join([head + verdict.reason, *verdict.report])
-        probe.settings = settings.plain()
         reporter(cls.hidden.unique_id)({"decision": "hit" if verdict.accepted else "miss", "reason": verdict.reason,
                                         "report": verdict.report, **told_of(verdict)})
-        return io.NodeOutput(DecisionResult(probe, verdict), text)
+        # A copy: another gate may hang on the same probe.
+        return io.NodeOutput(DecisionResult(replace(probe, settings=settings.plain()), verdict), text)

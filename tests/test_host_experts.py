@@ -95,6 +95,24 @@ def stage_by_stage(experts: Pair, ask: Ask, bank: Any) -> tuple[Tensor, Any]:
     return granular(experts[0], bank, ask, open_gate, PROBE, second, tolerance=0.25)
 
 
+def test_another_seed_for_a_second_half_that_draws_noise_is_another_render(experts: Pair, bank: Any, page: Page) -> None:
+    """A stochastic sampler draws in the second half, too: its seed is the second node's."""
+    ask = asked(sampler="euler_ancestral")
+    other = asked(sampler="euler_ancestral", seed=ask.seed + 1)
+    models = both(experts, bank)
+    first = render(models, ask)
+    again = render(models, ask, other)
+    assert torch.equal(render(models, ask), first) and not torch.equal(again, first)
+    assert torch.equal(again, render(experts, ask, other)), "it is the stock render of these two seeds"
+
+
+def test_a_switch_step_past_the_end_is_refused_in_a_sentence(experts: Pair, bank: Any) -> None:
+    probing = node("CarnatorEarlySignatureProbe")
+    with pytest.raises(ValueError, match="switch step is 10 and the render has 10 steps"):
+        probing.execute(model=experts[0], bank=bank, probe_steps=PROBE, **asked().inputs(), low_noise_model=experts[1],
+                        switch_step=STEPS)
+
+
 @shows(A14B, "stage by stage, both experts", WORKS)
 def test_stage_by_stage_a_pair_is_one_render(experts: Pair, bank: Any, page: Page) -> None:
     """A miss is the stock pair of KSamplerAdvanced nodes and is remembered once; what follows goes on with both experts."""

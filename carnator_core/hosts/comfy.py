@@ -24,7 +24,7 @@ from . import relay, storing
 from .attachment import Attachment
 from .eligible import Part, part_of, why_not
 from .identity import KEY
-from .opening import judge_probe, open_run, rescoped
+from .opening import FAULTS, judge_probe, open_run, rescoped
 from .patching import Patched, cfg_pp_functions
 from .telling import told_of
 
@@ -76,16 +76,25 @@ def _render(attachment: Attachment, loans: Loans, part: Part, before: relay.Rela
             sampler: Any, sigmas: Tensor, seed: Any, sample: Callable[[Tensor], Any]) -> Any:
     """One sampling call that Carnator serves; sample(noise) is the host's own. before: what a second half goes on from."""
     began = time.perf_counter()
-    if part is not Part.SECOND or before is None:
-        before, run = None, open_run(attachment, loans, guider, noise, sampler, sigmas)
-    else:
-        run = relay.go_on(attachment, loans, before, guider, noise, sampler, sigmas)
-    run.counts.overhead += time.perf_counter() - began
+    try:
+        if part is not Part.SECOND or before is None:
+            before, run = None, open_run(attachment, loans, guider, noise, sampler, sigmas)
+        else:
+            run = relay.go_on(attachment, loans, before, guider, noise, sampler, sigmas, seed)
+    except FAULTS as error:  # no render is lost for them
+        log.warning("Carnator could not take up this render (%s: %s); it is rendered as ever.", type(error).__name__, error)
+        attachment.say("dense: Carnator could not take up this render (the log says why)")
+        attachment.done({"decision": "aside", "reason": "Carnator could not take up this render (the log says why)"})
+        attachment.last = None
+        return noise if attachment.stop_after_probe else sample(noise)
+    took = time.perf_counter() - began
+    run.counts.overhead += took
+    run.before += took
     run.counts.waited += loans.waited
     attachment.runs[id(guider)] = attachment.last = run
     conds = {name: [c.copy() for c in branch] for name, branch in guider.conds.items()}
     generators = _generator_states()
-    start = noise if run.noise is None else run.noise.unsqueeze(0).to(noise)
+    start, handed_on = noise if run.noise is None else run.noise.unsqueeze(0).to(noise), False
     try:
         while True:
             run.begin()
@@ -96,18 +105,22 @@ def _render(attachment: Attachment, loans: Loans, part: Part, before: relay.Rela
                 start = again.noise.unsqueeze(0).to(noise)
                 guider.conds = {name: [c.copy() for c in branch] for name, branch in conds.items()}
                 _restore_generators(generators)
+        if part is Part.FIRST:
+            relay.leave(attachment, relay.Relay(run, output.to("cpu", copy=True), attachment.bank, seed))
+            handed_on = True
+            return output
+        try:
+            _close(attachment, run, guider, before.seed if before is not None else seed, run.seconds())
+        except (*FAULTS, RuntimeError) as error:
+            log.warning("Carnator could not finish its part of this render (%s: %s); the render itself is not affected.",
+                        type(error).__name__, error)
+        return output
     except ProbeDone:
         return noise
     finally:
         attachment.runs.pop(id(guider), None)
-    seconds = time.perf_counter() - began
-    if part is Part.FIRST:
-        relay.leave(attachment, relay.Relay(run, output.to("cpu", copy=True), attachment.bank, seed, seconds))
-        return output
-    if before is not None:
-        seed, seconds = before.seed, before.seconds + seconds
-    _close(attachment, run, guider, seed, seconds)
-    return output
+        if not handed_on:
+            run.release()
 
 
 def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: Tensor, model_options: dict[str, Any],
@@ -125,6 +138,7 @@ def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: T
                 connect: Connect | None = None) -> Tensor:
         call = Patched(model_options, run.layers, reader, window, restrict, connect, capture=bool(pp), witness=True)
         out = executor(x, timestep, call.options, seed)
+        call.options = {}  # they hold the call itself, and with it whole queries and keys until the garbage collector comes
         if not call.ran:  # never to be remembered as computed
             run.stored_whole = False
             run.counts.skipped += 1

@@ -6,6 +6,7 @@ import hashlib
 import weakref
 from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -55,66 +56,80 @@ def patches_digest(patcher: Any) -> str:
     return _digest(getattr(patcher, "patches", {}))
 
 
-def forward_digest(options: dict[str, Any], objects: Mapping[str, Any], own: str) -> str:
+def forward_digest(options: dict[str, Any], objects: Mapping[str, Any], own: str,
+                   injected: Mapping[str, Any] | None = None) -> str:
     """Fingerprint of what other nodes do to the forward pass (block and attention patches, wrappers, rotary options,
-    replaced objects); "none" without. Functions count by their name and the plain values they close over. own: our
-    wrappers' key."""
+    replaced objects, what is injected into layers); "none" without. Functions count by their name and by what they close
+    over. own: our wrappers' key."""
     transformer = options.get("transformer_options", {})
     wrappers = {kind: {key: w for key, w in keyed.items() if key != own}
                 for kind, keyed in transformer.get("wrappers", {}).items()}
     rest = {k: v for k, v in transformer.items() if k not in ("wrappers", "callbacks") and v}
     replaced = {k: v for k, v in objects.items() if k != "model_sampling"}  # that one has a field of its own
-    return _digest({**rest, **{k: v for k, v in wrappers.items() if any(v.values())}, **replaced})
+    return _digest({**rest, **{k: v for k, v in wrappers.items() if any(v.values())}, **replaced, **(injected or {})})
 
 
 def _digest(values: dict[Any, Any]) -> str:
     if not values:
         return "none"
     h = hashlib.sha256()
-    _feed(h, values)
+    _feed(h, values, set())
     return h.hexdigest()[:16]
 
 
-def _feed(h: Any, value: Any, depth: int = 0) -> None:
-    """Add what can be told of a value between processes: names and plain values, no addresses. Of live objects that are
-    not called themselves the type alone counts, since they may change with every run."""
+def _feed(h: Any, value: Any, seen: set[int], depth: int = 0) -> None:
+    """Add what can be told of a value between processes: names and what they hold, no addresses.
+
+    Of objects that are not known their attributes count, for a node's settings may stand there (NAG's scale, a bypassed
+    LoRA's weights). Of models and of the host's patchers the type alone does: they have fields of their own in the identity.
+    """
     if isinstance(value, Tensor):
         _sample(h, "", value)
-    elif isinstance(value, int | float | str | bool) or value is None:
+    elif isinstance(value, int | float | str | bool | bytes | torch.dtype | torch.device) or value is None:
         h.update(repr(value).encode())
-    elif depth > 5 or isinstance(value, torch.nn.Module):
-        h.update(type(value).__qualname__.encode())
-    elif isinstance(value, Mapping):
+    elif depth > 8 or id(value) in seen or isinstance(value, type | torch.nn.Module) or hasattr(value, "patches_uuid"):
+        h.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
+    else:
+        seen.add(id(value))
+        for part in _parts(h, value):
+            _feed(h, part, seen, depth + 1)
+
+
+def _parts(h: Any, value: Any) -> Iterable[Any]:
+    """What an object is made of, after its name was added."""
+    if isinstance(value, Mapping):
         for key in sorted(value, key=str):
-            h.update(str(key).encode())
-            _feed(h, value[key], depth + 1)
+            h.update(str(key).encode() if isinstance(key, str | int | float | tuple) else type(key).__qualname__.encode())
+            yield value[key]
     elif isinstance(value, partial):
-        _feed(h, (value.func, value.args, value.keywords), depth + 1)
+        yield from (value.func, value.args, value.keywords)
     elif callable(value) and hasattr(value, "__qualname__"):
         h.update(f"{value.__module__}.{value.__qualname__}".encode())
+        yield getattr(value, "__self__", None)
+        yield getattr(value, "__defaults__", None)
         for cell in getattr(value, "__closure__", None) or ():
             try:
-                _feed(h, cell.cell_contents, depth + 1)
+                yield cell.cell_contents
             except ValueError:  # a name that the function closes over and that was never given a value
                 h.update(b"empty")
-    elif isinstance(value, Iterable):
-        for item in value:
-            _feed(h, item, depth + 1)
-    elif hasattr(value, "weights"):
-        _feed(h, value.weights, depth + 1)
+    elif isinstance(value, set | frozenset):
+        yield from sorted(value, key=str)
+    elif isinstance(value, list | tuple):
+        yield from value
     else:
         h.update(type(value).__qualname__.encode())
-        if callable(value):
-            plain = {k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, int | float | str)}
-            _feed(h, plain, depth + 1)
+        # What is still None, or a method that was swapped out, comes and goes with the model's loading.
+        yield {k: v for k, v in getattr(value, "__dict__", {}).items() if v is not None and not isinstance(v, MethodType)}
 
 
 def sampler_name(sampler: Any) -> str:
     """A sampler's name with its options: part of what makes a render repeat exactly."""
     function = getattr(sampler, "sampler_function", sampler)
-    options = getattr(sampler, "extra_options", {})
+    options = {k: v for k, v in getattr(sampler, "extra_options", {}).items() if v is not None}
     name = getattr(function, "__name__", type(sampler).__name__)
-    return name + (f" {sorted(options.items())}" if options else "")
+    plain = {k: v for k, v in options.items() if isinstance(v, int | float | str | bool)}
+    odd = {k: v for k, v in options.items() if k not in plain}
+    return name + (f" {sorted(plain.items())}" if plain else "") + (f" {_digest(odd)}" if odd else "")
 
 
 def guided(guider: Any, sampler: Any) -> bool:
@@ -143,7 +158,8 @@ def identity(guider: Any, latent_shape: Iterable[int], guided: bool, own: str) -
         "model": type(model).__name__,
         "weights": weights_digest(patcher),
         "patches": patches_digest(patcher),
-        "other nodes": forward_digest(guider.model_options, getattr(patcher, "object_patches", {}), own),
+        "other nodes": forward_digest(guider.model_options, getattr(patcher, "object_patches", {}), own, {
+            name: held for name in ("injections", "weight_wrapper_patches") if (held := getattr(patcher, name, None))}),
         "precision": str(patcher.model_dtype()),
         "latent": "x".join(str(n) for n in latent_shape),
         "sampling": type(sampling).__mro__[1].__name__ + (f" shift {shift:g}" if shift is not None else ""),

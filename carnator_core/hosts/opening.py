@@ -33,6 +33,8 @@ from .patching import window_maker
 from .pictures import tail_frame
 
 log = logging.getLogger("carnator")
+# What an odd entry, prompt or model makes our own code raise. Never the host's interrupt, and never a lack of memory.
+FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor) -> Run:
@@ -64,8 +66,13 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
     def decide(probe: Probe) -> Verdict:
         if not found:
             return Verdict(False, reason)
-        verdict = judge(request, probe, found, loans.take, _signature(attachment, patcher, probe),
-                        attachment.thresholds.scaled(settings.strictness), attachment.scale, settings, loans.lost)
+        try:
+            verdict = judge(request, probe, found, loans.take, _signature(attachment, patcher, probe),
+                            attachment.thresholds.scaled(settings.strictness), attachment.scale, settings, loans.lost)
+        except FAULTS as error:
+            log.warning("Carnator could not compare this render with what is remembered (%s: %s); rendering as ever.",
+                        type(error).__name__, error)
+            return Verdict(False, "what is remembered could not be compared with this render (the log says why)")
         verdict = _vouched(verdict, attachment, request)
         log.info("Carnator gate:\n%s", storing.ascii_only("\n".join(verdict.report)))
         return verdict
@@ -79,6 +86,7 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
               layers=layers, device=str(patcher.load_device))
     if attachment.preset is not None:
         probe, verdict = attachment.preset
+        run.before = probe.seconds
         run.probe, run.own = probe, Trajectory(probe.trajectory.sigmas, probe.trajectory.predictions)
         if verdict.accepted and attachment.bank is not None:
             verdict = replace(verdict, history=loans.take(verdict.history_id))
@@ -88,7 +96,7 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
             run.adopt(verdict)
         except Restart as again:
             run.noise = again.noise
-    elif repeat and settings.mode != "attention":
+    elif repeat and settings.mode != "attention" and not attachment.stop_after_probe:
         history = loans.take(repeat)
         if history is not None:
             run.adopt(Verdict(True, "the very same render: replayed from the bank", history, repeat, exact=True, similarity=1.0,

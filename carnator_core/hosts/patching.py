@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from ..regions import Regions
 from ..request import Settings
 from ..sparse import Connect
 from .eligible import backbone_of
+
+log = logging.getLogger("carnator")
 
 
 def cfg_pp_functions(options: dict[str, Any]) -> list[Callable[[dict[str, Any]], Tensor]]:
@@ -115,6 +118,17 @@ def _block(layer: int, place: _Place, previous: Callable[..., Any] | None, windo
     return replacement
 
 
+_given_up: list[str] = []  # why sparse attention is off until the host is started again
+
+
+def _give_up(error: Exception) -> None:
+    """Sparse attention failed: the host's own attention computes this call, and every later one. Interrupts pass through."""
+    if type(error).__name__ == "InterruptProcessingException":
+        raise error
+    _given_up.append(f"{type(error).__name__}: {error}")
+    log.warning("Carnator: sparse attention failed here and is off until ComfyUI is started again (%s).", _given_up[0])
+
+
 def _override(place: _Place, previous: Callable[..., Tensor] | None, reader: AttentionReader | None,
               connect: Connect | None) -> Callable[..., Tensor]:
     def override(func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, heads: int, *args: Any, **kwargs: Any) -> Tensor:
@@ -123,8 +137,12 @@ def _override(place: _Place, previous: Callable[..., Tensor] | None, reader: Att
         plain = previous is None and not args and not {n for n, v in kwargs.items() if v is not None and v is not False} - PLAIN
         if reader is not None:
             reader.attention(place.layer, place.order, q, k, heads, options, bool(kwargs.get("skip_reshape")))
-        if connect is not None and place.order == 1 and plain:
-            out = connect.attention(place.layer, q, k, v, heads, branches(options, q.shape[0]))
+        if connect is not None and place.order == 1 and plain and not _given_up:
+            try:
+                out = connect.attention(place.layer, q, k, v, heads, branches(options, q.shape[0]))
+            except Exception as error:  # noqa: BLE001 - a kernel that a driver refuses must not end the render
+                _give_up(error)
+                out = None
             if out is not None:
                 return out
         if previous is not None:
@@ -141,8 +159,26 @@ def window_maker(guider: Any, settings: Settings) -> Callable[[Regions], Window 
     def make(scope: Regions) -> Window | None:
         if backbone is None or not restrictable(guider.model_options):
             return None
-        return _window(backbone, model.diffusion_model, settings, scope)
+        window = _window(backbone, model.diffusion_model, settings, scope)
+        if window is not None and (short := _short_of(window, scope, guider.model_patcher)):
+            log.info("Carnator: the middle layers are computed whole: %s.", short)
+            return None
+        return window
     return make
+
+
+def _short_of(window: Window, scope: Regions, patcher: Any) -> str:
+    """Why there is no memory for what restricted layers keep between steps, in words; "" where there is."""
+    import comfy.model_management
+
+    device = patcher.load_device
+    if device.type == "cpu":
+        return ""
+    width = next(p.shape[0] for name, p in window.blocks[0].named_parameters() if name.endswith(("q.weight", "to_q.weight")))
+    needed, free = window.nbytes(width, scope.active.numel()), comfy.model_management.get_free_memory(device)
+    if needed <= 0.5 * free:
+        return ""
+    return f"restricting them keeps {needed / 2**30:.1f} GB on the device, and {free / 2**30:.1f} GB are free"
 
 
 def _window(backbone: Backbone, diffusion: Any, settings: Settings, scope: Regions) -> Window | None:

@@ -26,19 +26,26 @@ ALONE = ("this is the second half of a render, and the first half was not made j
          "put the node into both")
 UNFOLLOWED = "only the first half of this render has Carnator Reuse in its MODEL line; put the node into both"
 
+# The host's samplers, by function, that draw no noise of their own at their defaults: a second half's seed is nothing to them.
+DRAWS_NOTHING = frozenset({
+    "sample_euler", "sample_euler_cfg_pp", "sample_heun", "sample_heunpp2", "sample_dpm_2", "sample_lms", "sample_dpmpp_2m",
+    "sample_dpmpp_2m_cfg_pp", "sample_ipndm", "sample_ipndm_v", "sample_deis", "sample_res_multistep",
+    "sample_res_multistep_cfg_pp", "sample_gradient_estimation", "sample_gradient_estimation_cfg_pp", "sample_exp_heun_2_x0",
+    "sample_unipc", "sample_unipc_bh2", "dpm_fast_function", "dpm_adaptive_function",
+})  # fmt: skip
+
 
 @dataclass
 class Relay:
     """What the first half hands over: its run, the latent that it put out, what it took.
 
-    bank: where its history goes. seed: of the noise that the render started from. seconds: of the first sampling call.
+    bank: where its history goes. seed: of the noise that the render started from.
     """
 
     run: Run
     output: Tensor
     bank: Any
     seed: Any
-    seconds: float
 
     def problem(self, latent: Tensor, sigmas: Tensor, facts: dict[str, str], bank: Any) -> str:
         """Why a second half cannot go on from here, "" when it can. facts: conditioning and sampler, as of a request."""
@@ -95,11 +102,13 @@ def problem(attachment: Any, part: Part, before: Relay | None, guider: Any, late
     return before.problem(latent, sigmas, facts, attachment.bank)
 
 
-def go_on(attachment: Any, loans: Loans, before: Relay, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor) -> Run:
-    """The run of a render's first half, taken over by its second expert."""
+def go_on(attachment: Any, loans: Loans, before: Relay, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor,
+          seed: Any) -> Run:
+    """The run of a render's first half, taken over by its second expert. seed: of what the second sampler draws itself."""
     run, both = before.run, guided(guider, sampler)
     facts = {"second_identity": identity(guider, noise.shape[1:], both, KEY).digest(),
-             "second_schedule": tensor_digest(sigmas.detach().float().cpu())}
+             "second_schedule": tensor_digest(sigmas.detach().float().cpu()),
+             "second_seed": "none" if sampler_name(sampler) in DRAWS_NOTHING else str(seed)}
     run.say, run.waited, run.lost = attachment.say, lambda: loans.waited, loans.lost
     history, verdict = None, run.verdict
     if verdict is not None and verdict.history is not None:
