@@ -129,7 +129,9 @@ SAID = [
     '"x"', "websocket", "same-origin", "/", ";;;", "close",
 ]  # fmt: skip
 latin = st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=30)
-headers = st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(SAID) | latin, max_size=4)
+# An Expect that is no ASCII breaks aiohttp itself, before any route is asked.
+headers = st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(SAID) | latin, max_size=4).filter(
+    lambda said: said.get("Expect", "").isascii())
 paths = st.one_of(
     st.sampled_from([*GET, *POST]),
     st.tuples(st.sampled_from([*GET, *POST]), texts).map(lambda p: f"{p[0]}/{p[1]}"),
