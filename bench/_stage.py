@@ -171,7 +171,7 @@ class Stage:
         if settings is None:
             latent, seconds = self.sample(base, prompt, seed, steps)
             return Rendered(latent, None, seconds)
-        attached = door.Attachment(settings, bank, preset=preset, **attachment)
+        attached = door.Attachment(settings, bank, preset=preset, keeps=True, **attachment)
         latent, seconds = self.sample(door.attach(base, attached), prompt, seed, steps)
         return Rendered(latent, attached.last, seconds)
 

@@ -40,6 +40,7 @@ class Attachment:
     say: Callable[[str], None] = lambda text: None
     done: Callable[[dict[str, Any]], None] = lambda summary: None
     stop_after_probe: bool = False
+    keeps: bool = False  # the finished run stays at `last`, predictions and all (a probe always does)
     preset: tuple[Probe, Verdict] | None = None
     profile: Profile | None = None
     problem: str = ""

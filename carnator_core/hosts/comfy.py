@@ -121,6 +121,8 @@ def _render(attachment: Attachment, loans: Loans, part: Part, before: relay.Rela
         attachment.runs.pop(id(guider), None)
         if not handed_on:
             run.release()
+            if not attachment.keeps and not attachment.stop_after_probe:
+                attachment.last = None
 
 
 def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: Tensor, model_options: dict[str, Any],
