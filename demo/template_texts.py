@@ -105,7 +105,7 @@ REAL_STAGES_GUIDE = """\
 This is ComfyUI's own template with Carnator's stages in place of KSampler, and **Carnator Text Encode** in place of the \
 positive CLIP Text Encode: press **Run**, and the first clip is rendered in full and remembered.
 
-Change a word or two of the prompt, keep size, steps and seed, and press **Run** again: when the Risk Gate finds a \
+Change a word or two of the prompt, keep size and seed, and press **Run** again: when the Risk Gate finds a \
 remembered clip that is a safe start, only what differs is computed.
 
 *Evidence Region Viewer* shows both clips side by side, and what was compared."""
@@ -140,7 +140,7 @@ REAL_GUIDE = """\
 This is ComfyUI's own template with **Carnator Reuse** put into the MODEL line and **Carnator Text Encode** in place \
 of the positive CLIP Text Encode: press **Run**, and the first clip is rendered in full and remembered.
 
-Change a word or two of the prompt, keep size, steps and seed, and press **Run** again: when a remembered clip is a \
+Change a word or two of the prompt, keep size and seed, and press **Run** again: when a remembered clip is a \
 safe start, only what differs is computed.
 
 The panel on the node says what happened, why, and what it saved; when it declines, the render is exactly the one \
