@@ -75,7 +75,8 @@ CALIBRATE_GUIDE = """\
 pairs that took no part in the choice. The panel says what they are worth, and how many pairs are missing.
 
 The lines in *pairs* are examples of the form and nothing more: press **Run** to see the report, then put your own in \
-their place, or empty the field and let your verdicts on this bank's reuses (*kept the scene*, *wrong scene*) speak.
+their place, or empty the field and let your verdicts on this bank's reuses (*kept the scene*, *wrong scene*) speak. \
+Name your own bank, and its budget, in *Cache Bank Loader* first.
 
 Write the profile's name into *profile* of **Carnator Reuse** or **Risk Gate** to use it."""
 
