@@ -75,7 +75,8 @@ CALIBRATE_GUIDE = """\
 pairs that took no part in the choice. The panel says what they are worth, and how many pairs are missing.
 
 The lines in *pairs* are examples of the form and nothing more: press **Run** to see the report, then put your own in \
-their place, or empty the field and let your verdicts on this bank's reuses (*kept the scene*, *wrong scene*) speak.
+their place, or empty the field and let your verdicts on this bank's reuses (*kept the scene*, *wrong scene*) speak. \
+Name your own bank, and its budget, in *Cache Bank Loader* first.
 
 Write the profile's name into *profile* of **Carnator Reuse** or **Risk Gate** to use it."""
 
@@ -105,7 +106,7 @@ REAL_STAGES_GUIDE = """\
 This is ComfyUI's own template with Carnator's stages in place of KSampler, and **Carnator Text Encode** in place of the \
 positive CLIP Text Encode: press **Run**, and the first clip is rendered in full and remembered.
 
-Change a word or two of the prompt, keep size, steps and seed, and press **Run** again: when the Risk Gate finds a \
+Change a word or two of the prompt, keep size and seed, and press **Run** again: when the Risk Gate finds a \
 remembered clip that is a safe start, only what differs is computed.
 
 *Evidence Region Viewer* shows both clips side by side, and what was compared."""
@@ -140,7 +141,7 @@ REAL_GUIDE = """\
 This is ComfyUI's own template with **Carnator Reuse** put into the MODEL line and **Carnator Text Encode** in place \
 of the positive CLIP Text Encode: press **Run**, and the first clip is rendered in full and remembered.
 
-Change a word or two of the prompt, keep size, steps and seed, and press **Run** again: when a remembered clip is a \
+Change a word or two of the prompt, keep size and seed, and press **Run** again: when a remembered clip is a \
 safe start, only what differs is computed.
 
 The panel on the node says what happened, why, and what it saved; when it declines, the render is exactly the one \

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 
 from ..carnator_core import verdicts
 from ..carnator_core.bank import EntryCard
 from ..carnator_core.decide import short
 from ..carnator_core.hosts import storing
+from .status import written
 from .types import BankHandle, BankType
 
 LISTED = 10
@@ -28,6 +29,7 @@ class CarnatorBankReport(io.ComfyNode):
                 io.AnyType.Input("after", optional=True, tooltip="Connect the finished render, so that the report comes after it."),
             ],
             outputs=[io.String.Output(display_name="report")],
+            hidden=[io.Hidden.unique_id],
             is_output_node=True,
         )
 
@@ -40,7 +42,7 @@ class CarnatorBankReport(io.ComfyNode):
     def execute(cls, bank: BankHandle, after: Any = None) -> io.NodeOutput:
         storing.flush()
         text = report(bank)
-        return io.NodeOutput(text, ui=ui.PreviewText(text))
+        return io.NodeOutput(text, ui=written(cls.hidden.unique_id, text))
 
 
 def report(handle: BankHandle) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 
 from ..carnator_core.calibrate import ALPHA, CONFIDENCE, calibrate, only, pairs_of, read_pairs, tolerances_of
 from ..carnator_core.verdicts import labels
 from . import banks, profiles
-from .status import speaker
+from .status import speaker, written
 from .types import BankHandle, BankType, advanced
 
 
@@ -62,4 +62,4 @@ class CarnatorCalibrate(io.ComfyNode):
             raise RuntimeError(f"no profile was made: {error}") from error
         report += f"\nsaved as {where.name}: name it in Risk Gate or Carnator Reuse"
         speaker(cls.hidden.unique_id)(report)
-        return io.NodeOutput(found.to_json(), report, ui=ui.PreviewText(report))
+        return io.NodeOutput(found.to_json(), report, ui=written(cls.hidden.unique_id, report))

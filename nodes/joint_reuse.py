@@ -27,7 +27,7 @@ class CarnatorJointReuse(io.ComfyNode):
             inputs=[
                 DecisionType.Input("decision"),
                 io.Float.Input("tolerance", default=s.tolerance, min=0.0, max=1.0, step=0.005,
-                               tooltip="Relative error at which a step may be forecast instead of computed. 0 computes every step."),
+                               tooltip="Error that skipped steps together may leave in the picture, as the remembered render foresees it. 0 computes every step."),
                 io.Int.Input("active_radius", default=s.active, min=0, max=32, tooltip="Tokens around the evidence that are computed too."),
                 io.Int.Input("context_radius", default=s.context, min=0, max=64, tooltip="Further tokens that are looked at."),
                 io.Latent.Input("dense_latent", optional=True, lazy=True, tooltip="From Dense Fallback; computed only on a miss."),

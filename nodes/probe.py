@@ -14,7 +14,7 @@ from .types import BankHandle, BankType, ProbeResult, ProbeType, advanced
 
 
 class CarnatorProbe(io.ComfyNode):
-    """Runs the first steps densely; nothing of them is lost, whatever is decided afterwards."""
+    """Runs the first steps densely, from the creator's own noise; what follows goes on from them where it starts from the same."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -23,7 +23,8 @@ class CarnatorProbe(io.ComfyNode):
         return io.Schema(
             node_id="CarnatorEarlySignatureProbe", display_name="Early Signature Probe", category="Carnator",
             description="Renders the first steps as ever, reads off what appears where (the Early Signature), and recalls "
-                        "remembered renders that might serve. The steps are kept: neither a hit nor a miss repeats them.",
+                        "remembered renders that might serve. A miss goes on from these steps; so does a hit, "
+                        "unless the remembered render has another seed.",
             inputs=[
                 io.Model.Input("model"),
                 BankType.Input("bank", tooltip="From Cache Bank Loader."),
@@ -39,7 +40,7 @@ class CarnatorProbe(io.ComfyNode):
                              tooltip="Dense steps before the decision. More see better and save less."),
                 io.Vae.Input("vae", optional=True, tooltip="Optional: colours are then read off the decoded last frame."),
                 *advanced(io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
-                                         tooltip="As in KSampler; below 1 the render is dense.")),
+                                         tooltip="As in KSampler; below 1 the render is a full one.")),
                 io.Model.Input("low_noise_model", optional=True, tooltip="Wan2.2 A14B: the low-noise expert; model is then the high-noise one."),
                 *advanced(io.Int.Input("switch_step", default=10, min=1, max=10000, optional=True,
                                        tooltip="The step from which the low-noise expert computes.")),

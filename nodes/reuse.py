@@ -48,7 +48,7 @@ class CarnatorReuse(io.ComfyNode):
                     io.Boolean.Input("remember", default=True, optional=True, tooltip="Whether dense renders are added to the bank."),
                     io.String.Input("subject", default="", optional=True, tooltip="A short text that stands for a long prompt when renders are compared."),
                     io.String.Input("profile", default="", optional=True, tooltip="A profile from Carnator Calibrate, by its name or as JSON text; it replaces the default thresholds."),
-                    io.Float.Input("miss_tolerance", default=s.miss_tolerance, min=0.0, max=1.0, step=0.01, optional=True, tooltip="On a miss: error accepted of a step forecast from the render's own course. 0 computes every step."),
+                    io.Float.Input("miss_tolerance", default=s.miss_tolerance, min=0.0, max=1.0, step=0.01, optional=True, tooltip="On a miss: error accepted of a step forecast from the render's own course. 0 computes every step. Above 0 the render is not remembered."),
                 ),
             ],
             outputs=[io.Model.Output(display_name="model")],

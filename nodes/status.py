@@ -31,6 +31,11 @@ def stamped(node_id: str | None, facts: dict[str, Any]) -> dict[str, Any]:
     return {"node": node_id, "mark": now.mark(node_id or ""), "run": now.run, **facts}
 
 
+def written(node_id: str | None, text: str) -> dict[str, Any]:
+    """What an output node returns for a text to be shown on it: the host's own form, and one that tells tabs apart."""
+    return {"text": (text,), "carnator_view": [stamped(node_id, {"text": text})]}
+
+
 def _send(event: str, node_id: str | None, facts: dict[str, Any]) -> None:
     if node_id is None:
         return

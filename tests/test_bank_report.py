@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.host, pytest.mark.usefixtures("comfy")]
 def report(bank: Any) -> list[str]:
     made = node("CarnatorBankReport").execute(bank)
     (text,) = made.result
-    assert made.ui.as_dict() == {"text": (text,)}, "the node shows what it hands on"
+    (shown,) = made.ui["carnator_view"]
+    assert made.ui["text"] == (text,) and shown["text"] == text and shown["node"] == "1", "the node shows what it hands on"
     return text.splitlines()
 
 

@@ -239,10 +239,10 @@ class BankBrowser {
   }
 
   /** Save the bank, or one entry of it, as a file. */
-  save(entry) {
+  save({ entry = "" }) {
     const link = element("a", "");
-    link.href = address("export", { bank: this.bank, ...entry });
-    link.download = `${this.bank}.bank`;
+    link.href = address("export", { bank: this.bank, entry });
+    link.download = entry ? `${this.bank}-${entry.slice(0, 8)}.bank` : `${this.bank}.bank`;
     link.click();
   }
 

@@ -32,7 +32,7 @@ export class BankList {
   }
 
   forget() {
-    this.pages = new Map(); // page -> its entries, or the promise of them
+    this.pages = new Map(); // page -> its entries; undefined while they are awaited, or where they could not be had
     this.total = 0;
     this.asked = {}; // answers to what was asked before are of no use
   }
@@ -56,11 +56,7 @@ export class BankList {
     const asked = this.asked;
     this.pages.set(number, undefined);
     const found = await this.load(number * PAGE, PAGE);
-    if (asked !== this.asked) return;
-    if (!found) {
-      this.pages.delete(number);
-      return;
-    }
+    if (asked !== this.asked || !found) return; // what failed was told once; it is asked for again with the whole list
     this.pages.set(number, found.entries);
     this.total = found.total;
     this.inside.style.height = `${this.total * ROW}px`;

@@ -16,6 +16,7 @@ const SHOWN_ON = {
   CarnatorDenseFallback: Result,
   CarnatorEvidenceRegionViewer: Viewer,
   CarnatorCalibrate: Report,
+  CarnatorBankReport: Report,
 };
 const shown = new Map(); // node -> what stands on it
 const cached = new Map(); // the run under way -> ids of the nodes that it need not run

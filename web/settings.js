@@ -3,6 +3,7 @@
 
 import { app } from "../../scripts/app.js";
 import { ask, available, change, Refused } from "./bank_api.js";
+import { loadWords } from "./words.js";
 
 const SERVER = { "Carnator.Bank.Name": "bank", "Carnator.Bank.Budget": "budget_gb" };
 // node -> widget -> the setting with its first value
@@ -29,8 +30,9 @@ async function send() {
     const there = await ask("settings");
     if (Object.entries(wanted).some(([name, one]) => there[name] !== one)) await change("settings", wanted);
   } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    app.extensionManager.toast.add({ severity: "warn", summary: "Carnator", detail: error.message, life: 8000 });
+    const words = await loadWords();
+    const detail = error instanceof Refused ? error.message : words.settings_away;
+    app.extensionManager.toast.add({ severity: "warn", summary: "Carnator", detail, life: 8000 });
   }
 }
 

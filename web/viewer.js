@@ -79,6 +79,9 @@ export class Viewer {
       side.image = image;
       this.draw();
     });
+    image.addEventListener("error", () => {
+      caption.textContent = this.word("viewer_gone");
+    });
     const { filename, subfolder, type } = strip;
     image.src = this.api.apiURL(`/view?${new URLSearchParams({ filename, subfolder, type })}`);
     return side;

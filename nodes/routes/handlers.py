@@ -102,7 +102,7 @@ class BankRoutes:
 
     async def _export(self, request: web.Request, bank: Bank, chosen: list[str] | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={
-            "Content-Type": moving.EXPORT_TYPE, "Content-Disposition": "attachment; filename=carnator.bank",
+            "Content-Type": moving.EXPORT_TYPE, "Content-Disposition": "attachment",  # the page names the file
             "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
         })  # fmt: skip
         await response.prepare(request)
