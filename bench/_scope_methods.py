@@ -148,12 +148,12 @@ class Studio:
         return float(ours @ theirs)
 
     def _unseen(self, pair: Pair, bank: Any) -> tuple[Any, Any]:
+        from carnator.carnator_core.outcome import Probe, Verdict
         from carnator.carnator_core.record import Trajectory
-        from carnator.carnator_core.reuse import Probe, Verdict
 
         (card,) = bank.entries()
         history = bank.load(card.id)
-        probe = Probe(history.noise, Trajectory(), {}, {}, (3, 8, 8), (1, 2, 2))
+        probe = Probe(history.noise, Trajectory(), {}, {}, (3, 8, 8), self.stage.patch)
         return probe, Verdict(True, "similar text", history, card.id)
 
     def _tokens(self, run: Any, evals: float) -> float:
