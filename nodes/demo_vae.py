@@ -17,11 +17,12 @@ WEIGHTS = Path(families.__file__).resolve().parent / "weights" / families.WAN_VA
 class LiftedVAE(torch.nn.Module):
     """The stock Wan VAE behind another family's latents, in the scale that the host hands to a VAE."""
 
-    def __init__(self, wan: torch.nn.Module, family: families.Family) -> None:
+    def __init__(self, wan: Any, family: families.Family) -> None:
         super().__init__()
         import comfy.latent_formats
 
-        self.wan, self.family = wan, family
+        self.wan: Any = wan
+        self.family = family
         self.inner, self.outer = comfy.latent_formats.Wan21(), getattr(comfy.latent_formats, family.format)()
 
     def decode(self, z: torch.Tensor) -> torch.Tensor:
