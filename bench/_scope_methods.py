@@ -153,7 +153,7 @@ class Studio:
 
         (card,) = bank.entries()
         history = bank.load(card.id)
-        probe = Probe(history.noise, Trajectory(), {}, {}, (3, 8, 8), (1, 2, 2))
+        probe = Probe(history.noise, Trajectory(), {}, {}, (3, 8, 8), self.stage.patch)
         return probe, Verdict(True, "similar text", history, card.id)
 
     def _tokens(self, run: Any, evals: float) -> float:

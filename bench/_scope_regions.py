@@ -127,7 +127,7 @@ def _widest(rank: Tensor, width: Tensor) -> Tensor:
 
 def _watch(studio: Studio, prompt: str, seed: int) -> dict[tuple[int, int, int], Tensor]:
     model = studio.stage.model.clone()
-    watched = Watched((3, 8, 8), len(model.model.diffusion_model.blocks), max(1, studio.stage.steps // 4))
+    watched = Watched((3, 8, 8), studio.stage.layers, max(1, studio.stage.steps // 4))
     model.model_options["transformer_options"]["optimized_attention_override"] = watched
     studio.stage.sample(model, prompt, seed)
     return watched.mass

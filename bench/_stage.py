@@ -22,8 +22,7 @@ from torch import Tensor
 
 from . import ROOT
 
-LATENT = (1, 16, 3, 16, 16)
-DIT, VAE = "carnator_demo_wan_dit.safetensors", "carnator_demo_wan_vae.safetensors"
+LATENT = (1, 16, 3, 16, 16)  # of the Wan2.1 stage; every stage has its own as `latent`
 
 
 def host() -> Path:
@@ -101,7 +100,9 @@ class Rendered:
 
 
 class Stage:
-    """The demo model, its VAE and its text encoder. steps, cfg, sampler, shift: of every render made here.
+    """A demo model, its VAE and its text encoder. steps, cfg, sampler, shift: of every render made here.
+
+    family: "wan" (Wan2.1) or "wan22" (Wan2.2 5B), of `demo/families.py`; both on the same noise levels.
 
     halved: matrix products in bfloat16 and the text's layers computed once a prompt, not once a step: about three times as
     fast, for all methods alike. (Text is a large share of this small model's work, and a small one of a real model's.)
@@ -109,25 +110,43 @@ class Stage:
     """
 
     def __init__(self, steps: int = 50, cfg: float = 5.0, sampler: str = "euler", shift: float = 3.0,
-                 halved: bool = False, half_vae: bool = False) -> None:
+                 halved: bool = False, half_vae: bool = False, family: str = "wan") -> None:
         host()
         import comfy.sd
-        import comfy.utils
-        from comfy_extras.nodes_model_advanced import ModelSamplingSD3
+        from carnator.demo.families import FAMILIES
+        from carnator.nodes.demo_vae import demo_vae
 
         if halved:
             torch.backends.mkldnn.matmul.fp32_precision = "bf16"
         self.steps, self.cfg, self.sampler = steps, cfg, sampler
-        weights = ROOT / "demo" / "weights"
-        model = comfy.sd.load_diffusion_model(str(weights / DIT))
-        self.model = ModelSamplingSD3().patch(model, shift)[0]
+        self.family = FAMILIES[family]
+        self.latent = (1, *self.family.latent)
+        model = comfy.sd.load_diffusion_model(str(ROOT / "demo" / "weights" / self.family.weights))
+        self.model = self._shifted(model, shift)
         if halved:
             _keep_text(model.model.diffusion_model)
-        self.vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(weights / VAE)), dtype=torch.bfloat16 if half_vae else None)
+        self.vae = demo_vae(self.family, torch.bfloat16 if half_vae else None)
         from carnator.nodes.demo_clip import CarnatorDemoText
 
         self.clip = CarnatorDemoText.execute().result[0]
         self.text = lru_cache(maxsize=16)(self._text)  # 8 MB each
+
+    def _shifted(self, model: Any, shift: float) -> Any:
+        """The model on the noise levels of this shift, by the host's node for its family."""
+        from comfy_extras.nodes_model_advanced import ModelSamplingSD3
+
+        return ModelSamplingSD3().patch(model, shift)[0]
+
+    @property
+    def patch(self) -> tuple[int, int, int]:
+        """Latent cells of a token."""
+        time, height, width = self.model.model.diffusion_model.patch_size
+        return time, height, width
+
+    @property
+    def layers(self) -> int:
+        """Blocks of the transformer."""
+        return self.family.shape.layers
 
     def _text(self, prompt: str) -> Any:
         from carnator.nodes.text_encode import CarnatorTextEncode
@@ -144,7 +163,7 @@ class Stage:
         """The host's starting noise, [1, C, T, H, W]."""
         import comfy.sample
 
-        return comfy.sample.prepare_noise(torch.zeros(LATENT), seed)
+        return comfy.sample.prepare_noise(torch.zeros(self.latent), seed)
 
     @torch.inference_mode()
     def sample(self, model: Any, prompt: str, seed: int, steps: int | None = None) -> tuple[Tensor, float]:
@@ -155,7 +174,7 @@ class Stage:
         guider.set_conds(self.text(prompt), self.text(""))
         guider.set_cfg(self.cfg)
         began = time.perf_counter()
-        out = guider.sample(self.noise(seed), torch.zeros(LATENT), comfy.samplers.sampler_object(self.sampler),
+        out = guider.sample(self.noise(seed), torch.zeros(self.latent), comfy.samplers.sampler_object(self.sampler),
                             self.sigmas(steps), disable_pbar=True, seed=seed)
         seconds = time.perf_counter() - began
         return self.model.model.process_latent_in(out)[0], seconds

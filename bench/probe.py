@@ -49,7 +49,7 @@ def watched(theatre: stage.Stage, prompt: str, lengths: Sequence[int]) -> tuple[
     carried = theatre.text(prompt)[0][1]["carnator"]
     parsed = parse(prompt)
     columns = token_slots(parsed.text, carried["pieces"], parsed.entities)
-    layers = len(theatre.model.model.diffusion_model.blocks)
+    layers = theatre.layers
     readers = {p: Timed(columns, middle(layers)) for p in lengths}
     calls = iter(range(1, 10_000))
 
@@ -72,7 +72,7 @@ def localisation(theatre: stage.Stage, prompts: int, seed: int = 3) -> list[Row]
     """A row for each probe length: mean and lower quartile of the IoU, control, and how often nothing was found."""
     rng = random.Random(seed)
     scenes = [world.random_scene(rng, pair=0.0, counted=0.0, held=True) for _ in range(prompts)]
-    grid = token_grid(stage.LATENT, theatre.model.model.diffusion_model.patch_size)
+    grid = token_grid(theatre.latent, theatre.patch)
     found: dict[int, list[Tensor]] = {p: [] for p in LENGTHS}
     objects: list[Tensor] = []
     step = stage.progress(prompts)

@@ -18,20 +18,25 @@ from .latents import CHANNELS
 
 
 class Coupling:
-    """Pairing for one lattice: a cell covers side x side latent cells of the [B, C, T, 16, 16] noise."""
+    """Pairing for one lattice: a cell covers side x side latent cells of the [B, C, T, h, w] noise.
 
-    def __init__(self, lattice: world.Lattice) -> None:
-        self.side = lattice.cell // 8
+    templates: [2, C * side * side] orthonormal (None: seeded ones for the Wan latents, whose cells are 8 pixels).
+    """
+
+    def __init__(self, lattice: world.Lattice, templates: Tensor | None = None, side: int | None = None) -> None:
+        self.side = side or lattice.cell // 8
         cells = lattice.cells
         self.rows, self.columns = torch.tensor([c[0] for c in cells]), torch.tensor([c[1] for c in cells])
         self.far = torch.tensor([[c in set(lattice.far(o)) for c in cells] for o in cells])
-        width = CHANNELS * self.side**2
-        self.templates = torch.linalg.qr(torch.randn(width, 2, generator=torch.Generator().manual_seed(11)))[0].T.contiguous()
+        if templates is None:
+            drawn = torch.randn(CHANNELS * self.side**2, 2, generator=torch.Generator().manual_seed(11))
+            templates = torch.linalg.qr(drawn)[0].T.contiguous()
+        self.templates = templates
 
     def _grid(self, noise: Tensor) -> Tensor:
-        """The first frame by cells, [B, 16/side, 16/side, C * side * side]; a copy."""
+        """The first frame by cells, [B, h/side, w/side, C * side * side]; a copy."""
         b, c, p = noise.shape[0], noise.shape[1], self.side
-        n = 16 // p
+        n = noise.shape[-1] // p
         return noise[:, :, 0].reshape(b, c, n, p, n, p).permute(0, 2, 4, 1, 3, 5).reshape(b, n, n, c * p * p).clone()
 
     def read(self, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,6 +60,6 @@ class Coupling:
             patches[rows, best] -= gap[:, None] * self.templates[k]
         grid[:, self.rows, self.columns] = patches
         b, c, p = noise.shape[0], noise.shape[1], self.side
-        n, out = 16 // p, noise.clone()
-        out[:, :, 0] = grid.view(b, n, n, c, p, p).permute(0, 3, 1, 4, 2, 5).reshape(b, c, 16, 16)
+        n, out = noise.shape[-1] // p, noise.clone()
+        out[:, :, 0] = grid.view(b, n, n, c, p, p).permute(0, 3, 1, 4, 2, 5).reshape(b, c, n * p, n * p)
         return out

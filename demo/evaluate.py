@@ -1,6 +1,6 @@
 """How well the demo transformer follows prompts it was never trained on.
 
-python -m demo.evaluate --dit FILE [--vae FILE --comfy PATH] [--held N] [--pairs N] [--counted N] [--attention]
+python -m demo.evaluate --dit FILE [--family NAME] [--vae FILE --comfy PATH] [--held N] [--pairs N] [--counted N] [--attention]
 
 Noise is plain Gaussian with fixed seeds; prompts are captions of held-out scenes only. Without --vae the latents are
 drawn by their own formula, at a quarter of the resolution, instead of by the decoder.
@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from . import data, dit, latents, scorer, vae, words, world
+from . import data, dit, families, latents, scorer, vae, words, world
 
 ATTENDED = (1, 2, 3, 4)  # layers whose cross-attention maps are averaged
 LOOK_AT_STEPS = (2, 4, 6, 8, 10, 15, 20)  # counted from 1
@@ -47,19 +47,14 @@ def sigmas(steps: int, shift: float) -> list[float]:
     return [float(table[-(1 + int(i * 1000 / steps))]) for i in range(steps)] + [0.0]
 
 
-def noise(seed: int) -> Tensor:
-    """Plain Gaussian starting noise, [16, 3, 16, 16]."""
-    return torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
-
-
 @torch.no_grad()
 def sample(forward: dit.Forward, weights: dit.Weights, captions: Sequence[str], seeds: Sequence[int], *,
-           steps: int = 30, cfg: float = 5.0, shift: float = 3.0,
-           look_at: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
-    """Euler from plain noise to latents [B, 16, 3, 16, 16]; at the steps `look_at` (from 1) also the conditional
+           steps: int = 30, cfg: float = 5.0, shift: float = 3.0, look_at: Sequence[int] = (),
+           family: families.Family = families.WAN) -> tuple[Tensor, dict[int, Tensor]]:
+    """Euler from plain noise to latents [B, C, T, h, w]; at the steps `look_at` (from 1) also the conditional
     cross-attention, mean over heads and the layers ATTENDED, [B, tokens, SLOTS]."""
     count = len(captions)
-    z = torch.stack([noise(s) for s in seeds])
+    z = torch.stack([family.noise(s) for s in seeds])
     text = torch.stack([words.mixing(c, data.VOCABULARY) for c in [*captions, *[""] * count]])
     levels, maps = sigmas(steps, shift), {}
     for i in range(steps):
@@ -73,7 +68,8 @@ def sample(forward: dit.Forward, weights: dit.Weights, captions: Sequence[str], 
 
 
 def picture(z: Tensor) -> Tensor:
-    """Latents [B, 16, 3, 16, 16] drawn by the inverse of their formula, enlarged: [B, 3, 9, 128, 128] in 0..1."""
+    """Latents of any family drawn by the inverse of their formula, enlarged: [B, 3, 9, 128, 128] in 0..1."""
+    z = families.of(z).to_wan(z)
     raw = (z * latents.SCALE + latents.MEAN).transpose(1, 2)  # [B, T, 16, h, w]
     mean, change = raw[:, :, :12], raw[:, :, 12:]
     swing = torch.zeros_like(mean)
@@ -94,16 +90,16 @@ def decode(decoder: nn.Module | None, z: Tensor) -> Tensor:
     if decoder is None:
         return picture(z)
     frames = []
-    for part in z.split(4):
+    for part in families.of(z).to_wan(z).split(4):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             frames.append((vae.decode(decoder, part).float() / 2 + 0.5).clamp(0, 1))
     return torch.cat(frames)
 
 
 def load_decoder(comfy: Path, file: Path) -> nn.Module:
-    """The decoder in the training layout."""
-    decoder = vae.stock_vae(comfy)
-    decoder.load_state_dict(load_file(file))
+    """The decoder in the training layout, from such a file or from one for the host."""
+    decoder, weights = vae.stock_vae(comfy), load_file(file)
+    decoder.load_state_dict(vae.imported(weights) if weights["conv2.weight"].dtype == torch.half else weights)
     return decoder.eval()
 
 
@@ -240,7 +236,8 @@ def render(args: argparse.Namespace, forward: dit.Forward, weights: dit.Weights,
         part = asked[start : start + args.batch]
         z, looked = sample(forward, weights, [world.caption(s) for s in part],
                            range(seed + start, seed + start + len(part)), steps=args.steps, cfg=args.cfg,
-                           shift=args.shift, look_at=LOOK_AT_STEPS if args.attention else ())
+                           shift=args.shift, look_at=LOOK_AT_STEPS if args.attention else (),
+                           family=families.FAMILIES[args.family])
         videos.append(decode(decoder, z))
         for step, cross in looked.items():
             maps[step].append(cross)
@@ -250,8 +247,9 @@ def render(args: argparse.Namespace, forward: dit.Forward, weights: dit.Weights,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dit", type=Path, required=True, help="training-layout weights (or stock ones: --stock)")
+    parser.add_argument("--family", default="wan", choices=tuple(families.FAMILIES))
     parser.add_argument("--stock", action="store_true", help="the transformer's file has the host's layout")
-    parser.add_argument("--vae", type=Path, help="training-layout decoder")
+    parser.add_argument("--vae", type=Path, help="the decoder, in the training layout or as the host has it")
     parser.add_argument("--comfy", type=Path, help="the host's folder, for --vae")
     parser.add_argument("--held", type=int, default=104, help="one-object clips")
     parser.add_argument("--pairs", type=int, default=0, help="two-object clips")
@@ -268,13 +266,14 @@ def main() -> None:
         parser.error("--vae needs --comfy")
     torch.set_num_threads(1)
     weights = load_file(args.dit)
-    shape = shape_of(weights)
+    family = families.FAMILIES[args.family]
+    shape = family.shape if family.kept else shape_of(weights)
     forward = dit.Forward(shape, data.vectors())
     if args.stock:
         weights = dit.from_stock(weights, shape)
     decoder = load_decoder(args.comfy, args.vae) if args.vae else None
-    result: dict[str, Any] = {"steps": args.steps, "cfg": args.cfg, "shift": args.shift, "drawn_by": (
-        "decoder" if decoder else "formula")}
+    result: dict[str, Any] = {"family": family.name, "steps": args.steps, "cfg": args.cfg, "shift": args.shift,
+                              "drawn_by": "decoder" if decoder else "formula"}
     kinds = {"held": scenes(args.held, 11), "pairs": scenes(args.pairs, 12, pair=1.0),
              "counted": scenes(args.counted, 13, counted=1.0)}
     for k, (kind, asked) in enumerate(kinds.items()):

@@ -1,10 +1,10 @@
 """Write the demo's weights as the host loads them, and check them on the host itself.
 
-python -m demo.export --dit FILE --vae-host FILE --comfy PATH [--out demo/weights]
+python -m demo.export --dit FILE --comfy PATH [--family NAME | --vae-host FILE] [--out demo/weights]
 
---dit takes training-layout weights of demo.train, --vae-host the FILE.host.safetensors of demo.vae. The host's own
-UNETLoader and VAELoader then load what was written (on the CPU); a forward, an encoding and a decoding are compared
-with ours, and a render is timed.
+--dit takes training-layout weights of demo.train, --vae-host the FILE.host.safetensors of demo.vae, which goes with Wan's.
+The host's own UNETLoader and VAELoader then load what was written (on the CPU; the other families have the pack's demo VAE
+node instead); a forward, an encoding and a decoding are compared with ours, and a render is timed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from . import data, dit, evaluate, latents, scorer, words, world
+from . import data, dit, evaluate, families, latents, scorer, words, world
 
-DIT, VAE = "carnator_demo_wan_dit.safetensors", "carnator_demo_wan_vae.safetensors"
-LARGEST = 16e6  # bytes, both files together
+DIT, VAE = families.WAN.weights, families.WAN_VAE
+LARGEST = 16e6  # bytes, a transformer with its VAE
 CAPTION, STEPS, CFG, SHIFT = "a big red ball moving left on snow", 30, 5.0, 3.0
 
 
@@ -40,6 +40,17 @@ def write(dit_file: Path, vae_file: Path, out: Path) -> int:
     save_file(stock, out / DIT, metadata=None if shape.patch == 2 else {"config": json.dumps(config)})
     shutil.copyfile(vae_file, out / VAE)
     size = sum((out / name).stat().st_size for name in (DIT, VAE))
+    if size > LARGEST:
+        raise ValueError(f"the weights take {size / 1e6:.2f} MB, more than {LARGEST / 1e6:.0f} MB")
+    return size
+
+
+def write_family(family: families.Family, dit_file: Path, out: Path) -> int:
+    """Write the transformer of a family that has Wan's VAE; returns its size in bytes. Raises ValueError above LARGEST."""
+    stock = dit.to_stock(load_file(dit_file), family.shape)
+    save_file({name: value.half() for name, value in stock.items()}, out / family.weights,
+              metadata={"config": json.dumps({"transformer": family.config})})
+    size = (out / family.weights).stat().st_size
     if size > LARGEST:
         raise ValueError(f"the weights take {size / 1e6:.2f} MB, more than {LARGEST / 1e6:.0f} MB")
     return size
@@ -62,11 +73,11 @@ def psnr(a: Tensor, b: Tensor) -> float:
 
 
 @torch.no_grad()
-def check_forward(model: Any, weights: dit.Weights, level: float) -> float:
+def check_forward(model: Any, weights: dit.Weights, level: float, family: families.Family = families.WAN) -> float:
     """Relative difference of the host's velocity from ours at one noise level."""
     importlib.import_module("comfy.model_management").load_models_gpu([model])
     forward = dit.Forward(evaluate.shape_of(weights), data.vectors())
-    z, sigma = evaluate.noise(3)[None], torch.tensor([level])
+    z, sigma = family.noise(3)[None], torch.tensor([level])
     ours, _ = forward(weights, z, sigma, words.mixing(CAPTION, data.VOCABULARY)[None])
     context = words.encode([(w, 1.0) for w in words.split(CAPTION)])[None]
     denoised = model.model.apply_model(z, sigma, c_crossattn=context, transformer_options={})
@@ -105,22 +116,35 @@ def stock_render(nodes: Any, model: Any, vae: Any, seed: int = 7) -> tuple[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dit", type=Path, required=True)
-    parser.add_argument("--vae-host", type=Path, required=True)
+    parser.add_argument("--family", default="wan", choices=tuple(families.FAMILIES))
+    parser.add_argument("--vae-host", type=Path, help="needed for Wan")
     parser.add_argument("--comfy", type=Path, required=True, help="the host's folder")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.out = args.out.resolve()
-    print(f"{write(args.dit, args.vae_host, args.out) / 1e6:.2f} MB in {args.out}", flush=True)
+    family = families.FAMILIES[args.family]
+    if family is families.WAN:
+        if args.vae_host is None:
+            parser.error("Wan's transformer needs --vae-host")
+        size = write(args.dit, args.vae_host, args.out)
+    else:
+        size = write_family(family, args.dit, args.out)
+    print(f"{size / 1e6:.2f} MB in {args.out}", flush=True)
     nodes = host_nodes(args.comfy.resolve())
     folders = importlib.import_module("folder_paths")
     folders.add_model_folder_path("diffusion_models", str(args.out))
     folders.add_model_folder_path("vae", str(args.out))
-    model = nodes.UNETLoader().load_unet(DIT, "default")[0]
-    vae = nodes.VAELoader().load_vae(VAE)[0]
+    model = nodes.UNETLoader().load_unet(family.weights, "default")[0]
+    print("the host takes it for", type(model.model.model_config).__name__)
     weights = {name: value.half().float() for name, value in load_file(args.dit).items()}
-    differences = {level: check_forward(model, weights, level) for level in (1.0, 0.7, 0.2)}
+    differences = {level: check_forward(model, weights, level, family) for level in (1.0, 0.7, 0.2)}
     print("host forward against ours:", {k: f"{v:.2%}" for k, v in differences.items()}, flush=True)
+    if family is not families.WAN:
+        if max(differences.values()) > 0.03:
+            raise SystemExit("the host does not compute what was trained")
+        return
+    vae = nodes.VAELoader().load_vae(VAE)[0]
     coded = check_vae(vae)
     print(f"host latents against the formula: {coded['latent_difference']:.2%}; there and back {coded['psnr']:.1f} dB")
     seen, sampling, decoding = stock_render(nodes, model, vae)

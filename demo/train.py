@@ -1,9 +1,10 @@
 """Train the demo transformer. Two data-parallel processes of one thread each serve two cores best.
 
-python -m demo.train --data FOLDER --out FILE.safetensors --steps N [--init FILE --hold H --images I]
+python -m demo.train --data FOLDER --out FILE.safetensors --steps N [--family NAME --init FILE --hold H --images I]
 
 The learning rate is held for a share `hold` of the steps and then falls to zero; single frames come first, for a
-share `images` of the steps. The recipe of the shipped weights is in demo/README.md.
+share `images` of the steps. Another family starts from the shipped Wan weights (`transfer.py`). The recipes of the
+shipped weights are in demo/README.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from . import coupling, data, dit, words, world
+from . import coupling, data, dit, families, transfer, words, world
 
 ATTENDED = (1, 2, 3, 4)  # layers whose cross-attention is taught to point at the object
 
@@ -68,21 +69,29 @@ def attention_loss(maps: Tensor, batch: dict[str, Tensor], kept: Tensor) -> Tens
     return 10 * (noun + 0.3 * ((place - 0.5 * rest) ** 2 * kept.view(1, b, 1)).mean())
 
 
+def started(family: families.Family, args: argparse.Namespace) -> dit.Weights:
+    """What training starts from: random weights for Wan, what Wan's shipped weights become for the others."""
+    if family is families.WAN:
+        return dit.init(dit.Shape(patch=args.patch))
+    return transfer.start(family, transfer.shipped_wan())
+
+
 def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
-    shape = dit.Shape(patch=args.patch)
+    family = families.FAMILIES[args.family]
     torch.manual_seed(args.seed)
-    weights = dit.init(shape)
+    weights = started(family, args)
     if args.init:
         weights = load_file(args.init)
-        if weights["patch_embedding.weight"].shape[-1] > args.patch:
+        if family is families.WAN and weights["patch_embedding.weight"].shape[-1] > args.patch:
             weights = dit.finer(weights)
     for value in weights.values():
         value.requires_grad_(True)
     average = {k: v.detach().clone() for k, v in weights.items()}
+    shape = dit.Shape(patch=args.patch) if family is families.WAN else family.shape
     forward = dit.Forward(shape, data.vectors(), compiled=True)
-    pairing = coupling.Coupling(world.Lattice(8 * args.patch))
+    pairing = coupling.Coupling(world.Lattice(8 * args.patch)) if family is families.WAN else family.coupling()
     null = words.mixing("", data.VOCABULARY)
     matrices = [n for n, v in weights.items() if n.startswith("blocks") and v.ndim == 2]
     others = [n for n in weights if n not in set(matrices)]
@@ -112,7 +121,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         batch = {k: v[index] for k, v in pool.items()}
         if single:
             batch["latents"], batch["masks"] = batch["latents"][:, :, :1], batch["masks"][:, :, :1]
-        clean = batch["latents"].float()
+        clean = family.from_wan(batch["latents"].float())
         u = (torch.rand(1) + torch.arange(size) / size) % 1
         u = u[torch.randperm(size)]
         sigma = (args.shift * u / (1 + (args.shift - 1) * u)).clamp(5e-3, 1)
@@ -141,7 +150,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
             decay = min(0.997, 1 - 1 / (step * 0.1 + 1.5))
             torch._foreach_lerp_(list(average.values()), [weights[n].detach() for n in average], 1 - decay)
             log["image" if single else "clip"].append(error.mean().item())
-            log["object"].append(((error * inside).sum() / (inside.sum() * 16 + 1e-6)).item())
+            log["object"].append(((error * inside).sum() / (inside.sum() * error.shape[1] + 1e-6)).item())
             log["attention"].append(attention.item())
         if rank == 0 and (step + 1) % 50 == 0:
             tail = "  ".join(f"{k} {sum(v[-50:]) / max(1, len(v[-50:])):.4f}" for k, v in log.items())
@@ -167,6 +176,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--until", type=int, help="stop after this many steps of the schedule")
     parser.add_argument("--init", help="go on from these training-layout weights")
+    parser.add_argument("--family", default="wan", choices=tuple(families.FAMILIES))
     parser.add_argument("--patch", type=int, default=2, choices=(1, 2), help="latent cells a token and side")
     parser.add_argument("--hold", type=float, default=0.5)
     parser.add_argument("--images", type=float, default=0.1)

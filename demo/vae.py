@@ -209,6 +209,17 @@ def export(vae: nn.Module) -> dict[str, Tensor]:
     return {k: v.half().contiguous() for k, v in out.items()}
 
 
+def imported(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `export`, for what decodes."""
+    import comfy.latent_formats
+    wan = comfy.latent_formats.Wan21()
+    mean, std = wan.latents_mean.flatten(), wan.latents_std.flatten()
+    out = {k: v.float() for k, v in weights.items()}
+    out["conv2.bias"] = out["conv2.bias"] + out["conv2.weight"][:, :, 0, 0, 0] @ mean
+    out["conv2.weight"] = out["conv2.weight"] * std.view(1, -1, 1, 1, 1)
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comfy", type=Path, required=True, help="the host's folder")

@@ -11,6 +11,7 @@ from .bank_loader import CarnatorBankLoader
 from .bank_report import CarnatorBankReport
 from .calibrate import CarnatorCalibrate
 from .demo_clip import CarnatorDemoText
+from .demo_vae import CarnatorDemoVAE
 from .dense_fallback import CarnatorDenseFallback
 from .joint_reuse import CarnatorJointReuse
 from .probe import CarnatorProbe
@@ -32,6 +33,7 @@ NODE_CLASS_MAPPINGS = {
     "CarnatorCalibrate": CarnatorCalibrate,
     "CarnatorDemoTextEncoder": CarnatorDemoText,
     "CarnatorBankReport": CarnatorBankReport,
+    "CarnatorDemoVAE": CarnatorDemoVAE,
 }
 
 

@@ -16,6 +16,7 @@ ALIASES = {
     "CarnatorDenseFallback": ("fallback", "full render", "dense render"),
     "CarnatorCalibrate": ("calibration", "thresholds", "profile", "certify"),
     "CarnatorDemoTextEncoder": ("demo", "demo clip"),
+    "CarnatorDemoVAE": ("demo", "demo decoder"),
 }
 
 

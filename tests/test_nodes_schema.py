@@ -38,6 +38,7 @@ FROZEN = {
     ),
     "CarnatorDemoTextEncoder": (),
     "CarnatorBankReport": ("bank", "after"),
+    "CarnatorDemoVAE": ("model",),
 }  # fmt: skip
 # What ComfyUI 0.3.64 does not know.
 TOO_NEW_KEYWORDS = {"advanced", "search_aliases", "essentials_category", "has_intermediate_output", "price_badge"}
