@@ -50,15 +50,15 @@ def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
         "head.modulation": (1, 2, d), "head.head.weight": (p * p * c, d), "head.head.bias": (p * p * c,),
     }
     for i in range(shape.layers):
-        p = f"blocks.{i}."
-        out[p + "modulation"] = (1, 6, d)
+        block = f"blocks.{i}."
+        out[block + "modulation"] = (1, 6, d)
         for attention in ("self_attn", "cross_attn"):
             for part in "qkvo":
-                out[p + f"{attention}.{part}.weight"], out[p + f"{attention}.{part}.bias"] = (d, d), (d,)
-            out[p + f"{attention}.norm_q.weight"] = out[p + f"{attention}.norm_k.weight"] = (d,)
-        out[p + "norm3.weight"] = out[p + "norm3.bias"] = (d,)
-        out[p + "ffn.0.weight"], out[p + "ffn.0.bias"] = (f, d), (f,)
-        out[p + "ffn.2.weight"], out[p + "ffn.2.bias"] = (d, f), (d,)
+                out[block + f"{attention}.{part}.weight"], out[block + f"{attention}.{part}.bias"] = (d, d), (d,)
+            out[block + f"{attention}.norm_q.weight"] = out[block + f"{attention}.norm_k.weight"] = (d,)
+        out[block + "norm3.weight"] = out[block + "norm3.bias"] = (d,)
+        out[block + "ffn.0.weight"], out[block + "ffn.0.bias"] = (f, d), (f,)
+        out[block + "ffn.2.weight"], out[block + "ffn.2.bias"] = (d, f), (d,)
     return out
 
 

@@ -7,6 +7,7 @@ import weakref
 from types import MethodType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hosting import ANYTHING, GATE_DEFAULTS, Ask, Page, entries, granular, ksampler, node, reuse
@@ -20,7 +21,7 @@ OPEN = dict.fromkeys(GATE_DEFAULTS, 100.0)
 class Settings:
     """A node's settings as an object that is not called, as KJNodes' NAG keeps them."""
 
-    def __init__(self, scale: float, text: Tensor | None = None) -> None:
+    def __init__(self, scale: float, text: Any = None) -> None:
         self.nag_scale, self.nag_context = scale, text
 
 
@@ -36,7 +37,8 @@ def patched(model: Any, held: Settings) -> Any:
     return clone
 
 
-@pytest.mark.parametrize("other", [Settings(0.2), Settings(1.5, torch.ones(3))], ids=["number", "tensor"])
+@pytest.mark.parametrize("other", [Settings(0.2), Settings(1.5, torch.ones(3)), Settings(1.5, np.ones(3)), Settings(1.5, range(3))],
+                         ids=["number", "tensor", "array", "range"])
 def test_settings_that_hide_in_a_closure_are_another_model(other: Settings, wan_model: Any, bank: Any, page: Page) -> None:
     ask = Ask()
     first = ksampler(reuse(patched(wan_model, Settings(1.5)), bank), ask)
@@ -176,7 +178,6 @@ def test_a_finished_render_holds_none_of_its_layers(wan_model: Any, bank: Any, m
 
 def test_a_kernel_that_fails_is_given_up_and_the_host_computes(wan_model: Any, bank: Any, monkeypatch: pytest.MonkeyPatch,
                                                               caplog: pytest.LogCaptureFixture) -> None:
-    from carnator.carnator_core import connectivity
     from carnator.carnator_core import reuse as core
     from carnator.carnator_core.hosts import patching
     from carnator.carnator_core.sparse import Recording
@@ -189,7 +190,27 @@ def test_a_kernel_that_fails_is_given_up_and_the_host_computes(wan_model: Any, b
     monkeypatch.setattr(Recording, "attention", refused)
     assert torch.equal(ksampler(reuse(wan_model, bank), Ask()), ksampler(wan_model, Ask()))
     assert len([r for r in caplog.records if "sparse attention failed" in r.message]) == 1
-    assert connectivity is not None
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1 << 40, True), (0, False)])
+def test_layers_are_restricted_only_where_their_caches_find_room(free: int, fits: bool, wan_model: Any,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hit must not need memory that the dense render would not have needed."""
+    import comfy.model_management
+    from carnator.carnator_core.hosts import patching
+    from carnator.carnator_core.regions import regions
+    from carnator.carnator_core.request import Settings
+
+    monkeypatch.setattr(comfy.model_management, "get_free_memory", lambda device: free)
+    gpu = SimpleNamespace(model=wan_model.model, load_device=torch.device("cuda"))
+    evidence = torch.zeros(1, 4, 4, dtype=torch.bool)
+    evidence[0, 0, 0] = True
+    make = patching.window_maker(SimpleNamespace(model_patcher=gpu, model_options={}), Settings(window=(0.0, 1.0)))
+    window = make(regions(evidence, 0, 0))
+    assert (window is not None) == fits
+    if window is not None:
+        layers, width = len(wan_model.model.diffusion_model.blocks), wan_model.model.diffusion_model.dim
+        assert window.nbytes(width, 16) == 2 * 2 * width * ((layers - 1) * len(window.tokens.keys) + 2 * 16)
 
 
 def test_a_profile_written_anew_is_another_input(wan_model: Any, comfy: Any) -> None:

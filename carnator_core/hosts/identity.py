@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,6 +88,9 @@ def _feed(h: Any, value: Any, seen: set[int], depth: int = 0) -> None:
         _sample(h, "", value)
     elif isinstance(value, int | float | str | bool | bytes | torch.dtype | torch.device) or value is None:
         h.update(repr(value).encode())
+    elif isinstance(value, np.ndarray | np.generic):
+        h.update(f"{value.shape} {value.dtype}".encode())
+        h.update(value.tobytes())
     elif depth > 8 or id(value) in seen or isinstance(value, type | torch.nn.Module) or hasattr(value, "patches_uuid"):
         h.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
     else:
@@ -114,12 +118,15 @@ def _parts(h: Any, value: Any) -> Iterable[Any]:
                 h.update(b"empty")
     elif isinstance(value, set | frozenset):
         yield from sorted(value, key=str)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, Collection):
         yield from value
     else:
         h.update(type(value).__qualname__.encode())
         # What is still None, or a method that was swapped out, comes and goes with the model's loading.
-        yield {k: v for k, v in getattr(value, "__dict__", {}).items() if v is not None and not isinstance(v, MethodType)}
+        slots = getattr(type(value), "__slots__", ())
+        held = {n: getattr(value, n, None) for n in ((slots,) if isinstance(slots, str) else slots)}
+        held |= getattr(value, "__dict__", {})
+        yield {k: v for k, v in held.items() if v is not None and not isinstance(v, MethodType)}
 
 
 def sampler_name(sampler: Any) -> str:

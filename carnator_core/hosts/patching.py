@@ -174,7 +174,7 @@ def _short_of(window: Window, scope: Regions, patcher: Any) -> str:
     device = patcher.load_device
     if device.type == "cpu":
         return ""
-    width = next(p.shape[0] for name, p in window.blocks[0].named_parameters() if name.endswith(("q.weight", "to_q.weight")))
+    width = next((p.shape[0] for name, p in window.blocks[0].named_parameters() if name.endswith("q.weight")), 0)
     needed, free = window.nbytes(width, scope.active.numel()), comfy.model_management.get_free_memory(device)
     if needed <= 0.5 * free:
         return ""
