@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from bank_world import history, same
 from carnator.carnator_core.bank import Bank, BankForeign, BankMissing, BankRefusal, Loans, exchange
 from carnator.carnator_core.bank.reading import Reading
@@ -41,6 +42,7 @@ def as_somebody_else(check: Callable[[], None]) -> None:
     if child == 0:
         try:
             os.close(read)
+            torch.set_num_threads(1)  # OpenMP's pool of threads does not survive a fork: with more than one, torch waits forever
             os.setgid(65534)
             os.setuid(65534)
             check()
