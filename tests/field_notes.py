@@ -116,6 +116,7 @@ ROWS = _rows("shapes", [
         f"{INPUTS}::test_a_status_line_that_fails_costs_nothing"]),
 ]) + _rows("memory, files, processes", [
     ("little memory", "weights are moved and cast where they are used", [
+        "test_host_features::test_weights_that_move_at_use",
         f"{HOST}::test_other_precision_is_another_key",
         f"{HOST}::test_branches_batched_in_the_history_and_split_in_the_target"]),
     ("bank and model of other precisions", "cast at use; precision is a part of the key", [

@@ -250,7 +250,7 @@ class Compiled:
         return graph.forward
 
 
-@everywhere("torch.compile", only=(WAN,))
+@everywhere("torch.compile")
 @pytest.mark.parametrize("before", [True, False])
 def test_a_compiled_model_is_recorded_and_reused_without_anything_patched_into_it(before: bool, family: Family, comfy: Any,
                                                                                  bank: Any, page: Page) -> None:
@@ -334,14 +334,13 @@ def offloaded(patcher: Any) -> int:
                for m in patcher.model.diffusion_model.modules() if hasattr(m, "comfy_cast_weights"))
 
 
-@pytest.mark.parametrize(("flag", "state"), [
-    pytest.param(flag, state, id=flag, marks=shows(WAN.name, f"`{flag}`", WORKS))
-    for flag, state in (("--lowvram", "LOW_VRAM"), ("--novram", "NO_VRAM"))])
-def test_weights_that_move_at_use(flag: str, state: str, comfy: Any, bank: Any, page: Page,
+@pytest.mark.parametrize(("flag", "state", "family"), [
+    pytest.param(flag, state, family, id=f"{flag}-{family.name}", marks=shows(family.name, f"`{flag}`", WORKS))
+    for flag, state in (("--lowvram", "LOW_VRAM"), ("--novram", "NO_VRAM")) for family in FAMILIES])
+def test_weights_that_move_at_use(flag: str, state: str, family: Family, comfy: Any, bank: Any, page: Page,
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     import comfy.model_management as management
 
-    family = WAN
     model = families.with_lora(model_of.__wrapped__(family), family)
     ask = family.ask()
     whole = ksampler(model, ask)
