@@ -11,10 +11,11 @@ import torch
 from carnator.carnator_core import reuse
 from carnator.carnator_core.history import History, Identity
 from carnator.carnator_core.outcome import Probe, Verdict
+from carnator.carnator_core.passes import Phase, ProbeDone, Restart
 from carnator.carnator_core.prompt import Prompt
 from carnator.carnator_core.regions import Regions, latent_weights, regions, token_weights
 from carnator.carnator_core.request import Request, Settings
-from carnator.carnator_core.reuse import Phase, ProbeDone, Restart, Run
+from carnator.carnator_core.reuse import Run
 from carnator.carnator_core.systems import system
 from torch import Tensor
 

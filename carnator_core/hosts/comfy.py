@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ..bank import Loans
 from ..observe import AttentionReader, Window
-from ..reuse import Phase, ProbeDone, Restart, Run
+from ..passes import Phase, ProbeDone, Restart
+from ..reuse import Run
 from ..sparse import Connect
 from ..summary import closing_line, summary
 from . import relay, storing

@@ -16,6 +16,7 @@ from ..gate import Thresholds
 from ..history import Identity, repeat_key
 from ..observe import AttentionReader
 from ..outcome import Look, Probe, Verdict
+from ..passes import Restart
 from ..profile import UNCERTIFIED, Profile
 from ..prompt import Prompt, parse, token_slots
 from ..recall import text_vector
@@ -23,7 +24,7 @@ from ..record import Trajectory
 from ..regions import latent_weights, regions, token_weights
 from ..request import Request, Settings
 from ..retrospect import FIRST_ORDER
-from ..reuse import Restart, Run
+from ..reuse import Run
 from ..signature import Signature, signature
 from . import relay, storing
 from .attachment import Attachment
