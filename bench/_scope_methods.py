@@ -63,7 +63,7 @@ class Shown:
 
 
 class Meter:
-    """Counts the evaluations and seconds of a Wan model: processor seconds of this process on a CPU, so that others on the
+    """Counts the evaluations and seconds of a transformer: processor seconds of this process on a CPU, so that others on the
     machine disturb little; of the device on a GPU. Attached while the context lasts."""
 
     def __init__(self, model: Any, device: str = "cpu") -> None:
@@ -74,7 +74,8 @@ class Meter:
 
     @contextmanager
     def attached(self) -> Iterator[Meter]:
-        inner: Callable[..., Any] = self.model.forward_orig
+        name = "forward_orig" if hasattr(self.model, "forward_orig") else "_forward"  # Wan's, LTX-Video's
+        inner: Callable[..., Any] = getattr(self.model, name)
 
         def counted(x: Tensor, *args: Any, **kwargs: Any) -> Any:
             began = self.now()
@@ -82,11 +83,11 @@ class Meter:
             self.seconds += self.now() - began
             self.evals += x.shape[0] / 2
             return out
-        self.model.forward_orig = counted
+        setattr(self.model, name, counted)
         try:
             yield self
         finally:
-            del self.model.forward_orig
+            delattr(self.model, name)
 
     def take(self) -> tuple[float, float]:
         """Evaluations and seconds since the last time."""

@@ -6,7 +6,9 @@ on disk, so that thousands fit into a measurement. Seconds are the host's sampli
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import math
 import os
 import platform
 import sys
@@ -61,8 +63,15 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores{gpu}, torch {torch.__version__}"
 
 
+def family_option(parser: argparse.ArgumentParser) -> None:
+    """--family: which demo model."""
+    parser.add_argument("--family", choices=("wan", "wan22", "ltx"), default="wan",
+                        help="the demo model: Wan2.1 (default), Wan2.2 5B or LTX-Video")
+
+
 class Kept(torch.nn.Module):
-    """A layer that computes once for an input it has seen: the last ones, compared by what the demo's texts fill."""
+    """A layer that computes once for an input it has seen: the last ones, known by what the demo's texts fill, or, where
+    that is not said, by their memory (a host may hand the same one on under another view; it is kept from reuse here)."""
 
     def __init__(self, layer: torch.nn.Module, filled: int | None, most: int = 4) -> None:
         super().__init__()
@@ -71,23 +80,30 @@ class Kept(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for given, out in self.seen:
-            if given is x or (self.filled is not None and given.shape[0] == x.shape[0]
-                              and torch.equal(given[:, : self.filled], x[:, : self.filled])):
+            if self._same(given, x):
                 return out
         out = self.layer(x)
         kept = x if self.filled is None else x[:, : self.filled].clone()
         self.seen = [*self.seen[-self.most + 1 :], (kept, out)]
         return out
 
+    def _same(self, given: Tensor, x: Tensor) -> bool:
+        if self.filled is None:
+            return (given.data_ptr(), given.shape, given.stride()) == (x.data_ptr(), x.shape, x.stride())
+        return given.shape[0] == x.shape[0] and torch.equal(given[:, : self.filled], x[:, : self.filled])
+
 
 def _keep_text(transformer: Any) -> None:
     """The text embedding, and each block's keys and values of the text, computed once for each text."""
     from carnator.demo.words import SLOTS
 
-    transformer.text_embedding = Kept(transformer.text_embedding, SLOTS)  # the slots after these are empty
-    for block in transformer.blocks:
-        for name in "kv":
-            setattr(block.cross_attn, name, Kept(getattr(block.cross_attn, name), None))
+    ltx = hasattr(transformer, "caption_projection")
+    text = "caption_projection" if ltx else "text_embedding"
+    setattr(transformer, text, Kept(getattr(transformer, text), SLOTS))  # the slots after these are empty
+    for block in transformer.transformer_blocks if ltx else transformer.blocks:
+        attention = block.attn2 if ltx else block.cross_attn
+        for name in ("to_k", "to_v") if ltx else "kv":
+            setattr(attention, name, Kept(getattr(attention, name), None))
 
 
 @dataclass
@@ -102,7 +118,7 @@ class Rendered:
 class Stage:
     """A demo model, its VAE and its text encoder. steps, cfg, sampler, shift: of every render made here.
 
-    family: "wan" (Wan2.1) or "wan22" (Wan2.2 5B), of `demo/families.py`; both on the same noise levels.
+    family: "wan" (Wan2.1), "wan22" (Wan2.2 5B) or "ltx" (LTX-Video), of `demo/families.py`; all on the same noise levels.
 
     halved: matrix products in bfloat16 and the text's layers computed once a prompt, not once a step: about three times as
     fast, for all methods alike. (Text is a large share of this small model's work, and a small one of a real model's.)
@@ -133,6 +149,10 @@ class Stage:
 
     def _shifted(self, model: Any, shift: float) -> Any:
         """The model on the noise levels of this shift, by the host's node for its family."""
+        if self.family.name == "ltx":
+            from comfy_extras.nodes_lt import ModelSamplingLTXV
+
+            return ModelSamplingLTXV.execute(model, math.log(shift), math.log(shift), None).result[0]
         from comfy_extras.nodes_model_advanced import ModelSamplingSD3
 
         return ModelSamplingSD3().patch(model, shift)[0]
@@ -140,7 +160,7 @@ class Stage:
     @property
     def patch(self) -> tuple[int, int, int]:
         """Latent cells of a token."""
-        time, height, width = self.model.model.diffusion_model.patch_size
+        time, height, width = getattr(self.model.model.diffusion_model, "patch_size", (1, 1, 1))
         return time, height, width
 
     @property
@@ -211,9 +231,10 @@ class Stage:
 
     @torch.inference_mode()
     def video(self, latent: Tensor) -> Tensor:
-        """Decoded by the demo VAE: [3, 9, 128, 128] in 0..1."""
+        """Decoded by the demo VAE, in the size that the scorer reads: [3, 9, 128, 128] in 0..1."""
         images = self.vae.decode(self.model.model.process_latent_out(latent[None].float()))
-        return images.reshape(-1, *images.shape[-3:]).permute(3, 0, 1, 2).float().clamp(0, 1)
+        clip = images.reshape(-1, *images.shape[-3:]).permute(3, 0, 1, 2).float().clamp(0, 1)
+        return self.family.reduced(clip[None])[0]
 
 
 def settings(**values: Any) -> Any:

@@ -1,6 +1,6 @@
 """The change map: how well the first predictions of two renders from one noise say where, and how much, they will differ.
 
-    python3 run.py bench change [--quick] [--json FILE]
+    python3 run.py bench change [--quick] [--family NAME] [--json FILE]
 
 Pairs of demo prompts that differ in one thing, rendered from the same noise. For each probe length: how well the map ranks
 the tokens that really change (area under the ROC curve), the share of the picture that it predicts to change at the plain
@@ -69,9 +69,10 @@ def by_length(pairs: Sequence[Row]) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="run.py bench change", description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="one pair a kind, 20 steps: a smoke test, not a measurement")
+    stage.family_option(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     options = parser.parse_args(arguments)
-    theatre = stage.Stage(steps=20 if options.quick else 50, halved=True)
+    theatre = stage.Stage(steps=20 if options.quick else 50, halved=True, family=options.family)
     rng, each = random.Random(17), 1 if options.quick else 6
     print(f"The change map, {each} pairs a kind, {theatre.steps} steps; on {stage.machine()}", flush=True)
     step, pairs = stage.progress(each * len(KINDS)), []
@@ -85,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table([{"change": k, **{f"{r['probe']}": f"{r['auc']:.2f}  {r['predicted']:.2f}/{r['true']:.2f}" for r in tables[k]
                             if r["probe"] in (1, 2, 4, 7, 10)}} for k in KINDS])
     if options.json:
-        found = {"machine": stage.machine(), "steps": theatre.steps, "pairs_a_kind": each, "by_length": tables}
+        found = {"family": theatre.family.title, "machine": stage.machine(), "steps": theatre.steps, "pairs_a_kind": each,
+                 "by_length": tables}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """The early probe: where it sees things after 2 to 10 steps, and what looking costs.
 
-    python3 run.py bench probe [--quick] [--json FILE]
+    python3 run.py bench probe [--quick] [--family NAME] [--json FILE]
 
 Localisation: IoU of the Evidence Region after the probe's last step with the object in the finished clip (found in the
 decoded frames, brought to visual tokens), and with another clip's object as control. Whole hits: how near the dense render
@@ -157,7 +157,7 @@ def demo_cost(theatre: stage.Stage, rounds: int) -> Row:
         theatre.sample(model, prompt, 5, steps=3)
         reading.append(readers[2].seconds)
         after.append(timed(lambda: _after(theatre, readers[2], probe, history, correspondence, Thresholds())))  # noqa: B023
-    return _cost("demo (192 tokens, 6 layers)", statistics.median(reading), statistics.median(after),
+    return _cost(f"demo (192 tokens, {theatre.layers} layers)", statistics.median(reading), statistics.median(after),
                  statistics.median(forwards) * theatre.steps)
 
 
@@ -232,9 +232,10 @@ def real_cost(rounds: int, layers: int = 2, latent: Sequence[int] = REAL_LATENT,
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="run.py bench probe", description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few prompts and rounds: a smoke test, not a measurement")
+    stage.family_option(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     options = parser.parse_args(arguments)
-    theatre = stage.Stage(steps=20 if options.quick else 50, halved=True)
+    theatre = stage.Stage(steps=20 if options.quick else 50, halved=True, family=options.family)
     print(f"The early probe, on {stage.machine()}; {theatre.steps} steps")
     rows = localisation(theatre, 8 if options.quick else 104)
     print("\nEvidence Region after the probe's last step against the object in the finished clip (IoU)")
@@ -247,8 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\nWhat looking costs beside the steps that the render needs anyway (at most 0.01 of a dense render)")
     table(costs)
     if options.json:
-        found = {"machine": stage.machine(), "steps": theatre.steps, "localisation": rows, "shortest": chosen(rows), "hits": hits,
-                 "cost": costs}
+        found = {"family": theatre.family.title, "machine": stage.machine(), "steps": theatre.steps, "localisation": rows,
+                 "shortest": chosen(rows), "hits": hits, "cost": costs}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

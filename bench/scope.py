@@ -1,6 +1,6 @@
 """What a hit saves and what it costs in quality: the paper's Table 3 in the demo world, ours, and the host's step caches.
 
-    python3 run.py bench scope [--quick] [--part NAME] [--json FILE]
+    python3 run.py bench scope [--quick] [--family NAME] [--part NAME] [--json FILE]
 
 Pairs of prompts that differ in one thing, history and target from the same noise; every method renders the target, in turns
 that are rotated, on the host's own sampler. Ratios are medians over pairs of dense seconds / the method's, within the pair;
@@ -23,19 +23,20 @@ import torch
 
 from ._scope_methods import CACHES, NAMES, Meter, Pair, Shown, Studio, pairs, quality, quiet
 from ._scope_regions import sources, unions
-from ._stage import Stage, machine, progress
+from ._stage import Stage, family_option, machine, progress
 from ._table import table
 
 Row = dict[str, Any]
 SEED, STEPS = 2026, 30
+SAME = 99.0  # dB that stand for "the very same": nothing lies between them and a figure
 PARTS = ("methods", "against", "curve", "unions", "connectivity", "large")
 OURS_SWEEP = ({"tolerance": 0.1}, {"tolerance": 0.25}, {"tolerance": 0.5}, {"tolerance": 1.0, "longest": 10})
 CURVE: dict[str, tuple[dict[str, Any], ...]] = {
     "ours": OURS_SWEEP,
-    "easycache": tuple({"reuse_threshold": t} for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)),
-    "lazycache": tuple({"reuse_threshold": t} for t in (0.05, 0.1, 0.2, 0.5, 1.0)),
-    "steps": tuple({"steps": n} for n in (8, 10, 12, 15, 20, 24)),
-    "alone": tuple({"miss_tolerance": t} for t in (0.05, 0.1, 0.2, 0.4)),
+    "easycache": tuple({"reuse_threshold": t} for t in (0.01, 0.02, 0.03, 0.04, 0.05, 0.1)),
+    "lazycache": tuple({"reuse_threshold": t} for t in (0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 1.0)),
+    "steps": tuple({"steps": n} for n in (8, 10, 12, 14, 17, 20, 24)),
+    "alone": tuple({"miss_tolerance": t} for t in (0.1, 0.15, 0.2, 0.3, 0.4)),
 }
 
 
@@ -108,7 +109,7 @@ def against(rows: Sequence[Row]) -> Row:
 
 
 def curve(studio: Studio, some: Sequence[Pair]) -> Row:
-    """Quality against evaluations, per method and setting, and ours against the caches at equal quality."""
+    """Quality against evaluations, per method and setting."""
     rows: list[tuple[str, str, Row]] = []
     step = progress(len(some) * sum(len(s) for s in CURVE.values()))
     for pair in some:
@@ -122,26 +123,49 @@ def curve(studio: Studio, some: Sequence[Pair]) -> Row:
                     step("curve")
     points = [{"setting": json.loads(text)} | summed_up([r for n, t, r in rows if (n, t) == (name, text)], studio.stage.steps)
               for name, text in dict.fromkeys((n, t) for n, t, _ in rows)]
-    return {"curve": points, "equal": {other: at_equal_quality(points, other) for other in (*CACHES, "steps", "alone")}}
+    return {"curve": points}
+
+
+def equal(points: Sequence[Row]) -> dict[str, list[Row]]:
+    """Ours against each of the others at equal quality, from the curve."""
+    return {other: at_equal_quality(points, other) for other in (*CACHES, "steps", "alone")}
 
 
 def at_equal_quality(points: Sequence[Row], other: str) -> list[Row]:
-    """For every setting of ours: speed of ours over the other's fastest setting that is at least as good, by PSNR and by alignment.
+    """For every setting of ours: its cost against the other's at the same PSNR, and against the other's cheapest that agrees as
+    well with the prompt.
 
-    Where no setting of the other is as good, its best one stands in, and the figure is a lower bound ("at least").
+    Between two settings of the other its evaluations and speeds are interpolated, linearly in PSNR; settings that another
+    one beats in quality and evaluations are left out. Where none of its settings is as good, the best one stands in, and
+    the figure is a lower bound ("at_least"); where all are better, the cheapest.
     """
     out = []
     theirs = [p for p in points if p["name"] == other and p["hits"]]
     for ours in (p for p in points if p["name"] == "ours" and p["hits"]):
         row: Row = {"setting": ours["setting"], "evals": ours["evals"]}
         for key in ("psnr_dense", "alignment"):
-            good = [p for p in theirs if p[key] >= ours[key]]
-            rival = max(good, key=lambda p: p["dit_ratio"]) if good else max(theirs, key=lambda p: p[key])  # noqa: B023
-            row[key] = {"ours": ours[key], "theirs": rival[key], "setting": rival["setting"], "evals": rival["evals"],
-                        "at_least": not good, "dit_speed": round(ours["dit_ratio"] / rival["dit_ratio"], 3),
+            rival = at(theirs, key, ours[key])
+            row[key] = {"ours": ours[key], "theirs": rival[key], "setting": rival["setting"], "evals": round(rival["evals"], 2),
+                        "at_least": rival[key] < ours[key], "evals_ratio": round(rival["evals"] / ours["evals"], 3),
+                        "dit_speed": round(ours["dit_ratio"] / rival["dit_ratio"], 3),
                         "e2e_speed": round(ours["e2e_ratio"] / rival["e2e_ratio"], 3)}
         out.append(row)
     return out
+
+
+def at(points: Sequence[Row], key: str, value: float) -> Row:
+    """The least that a method costs at a quality, as a row of the curve; its setting names the two it lies between."""
+    best = [p for p in points if not any(o[key] >= p[key] and o["evals"] < p["evals"] for o in points)]
+    best.sort(key=lambda p: p[key])
+    good, below = [p for p in best if p[key] >= value], [p for p in best if p[key] < value]
+    if not good:
+        return best[-1]
+    if key == "alignment" or not below or good[0][key] >= SAME:
+        return good[0]
+    low, high = below[-1], good[0]
+    share = (value - low[key]) / (high[key] - low[key])
+    mixed = {k: low[k] + share * (high[k] - low[k]) for k in ("dit_ratio", "e2e_ratio", "evals")}
+    return {**high, **mixed, key: value, "setting": {k: [high["setting"][k], low["setting"][k]] for k in high["setting"]}}
 
 
 def large(quick: bool) -> list[Row]:
@@ -173,12 +197,12 @@ def show(result: Row) -> None:
         print("Quality against evaluations")
         table(sorted(result["curve"], key=lambda p: (p["name"], p["evals"])),
               {k: k for k in ("name", "setting", "evals", "dit_ratio", "e2e_ratio", "psnr_dense", "psnr_latent", "alignment")})
-        for other, rows in result["equal"].items():
-            print(f"Speed of ours against {other} at equal quality (transformer, end to end)")
-            for row in rows:
-                print(f"  {row['setting']}: " + "; ".join(
-                    f"{k} {'>= ' if row[k]['at_least'] else ''}{row[k]['dit_speed']} {row[k]['e2e_speed']}"
-                    for k in ("psnr_dense", "alignment")))
+    for other, rows in equal(result.get("curve", ())).items():
+        print(f"Speed of ours against {other} at equal quality (evaluations, transformer, end to end)")
+        for row in rows:
+            print(f"  {row['setting']}: " + "; ".join(
+                f"{k} {'>= ' if row[k]['at_least'] else ''}{row[k]['evals_ratio']} {row[k]['dit_speed']} {row[k]['e2e_speed']}"
+                for k in ("psnr_dense", "alignment")))
     for name, title in (("unions", "Which region"), ("connectivity", "Whose connectivity"), ("large", "Where tokens matter")):
         if result.get(name):
             print(title)
@@ -188,27 +212,32 @@ def show(result: Row) -> None:
 def keep(file: Path, result: Row, fresh: bool) -> None:
     """Write the figures; what the file holds of other parts stays, unless fresh."""
     before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not fresh else {}
+    if before.get("family", result.get("family")) != result.get("family"):
+        raise SystemExit(f"carnator: {file} holds figures of {before['family']}, and these are of {result['family']}")
     file.write_text(json.dumps(before | result, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="run.py bench scope", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="seven pairs, one a kind")
-    parser.add_argument("--part", choices=PARTS, action="append", help="this part only; what --json holds of others is kept")
+    family_option(parser)
+    parser.add_argument("--part", choices=PARTS, action="append",
+                        help="this part only; what --json holds of others is kept")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file as well")
     arguments = parser.parse_args()
     quiet()
     chosen = pairs(7 if arguments.quick else 28, SEED)
-    few, short = chosen[: 2 if arguments.quick else 7], chosen[: 2 if arguments.quick else 4]
-    stage = Stage(steps=STEPS, halved=True)
-    result: Row = {"machine": machine(), "steps": STEPS, "sampler": stage.sampler, "cfg": stage.cfg, "quick": arguments.quick}
+    some, few, short = (chosen[: 2 if arguments.quick else most] for most in (14, 7, 4))
+    stage = Stage(steps=STEPS, halved=True, family=arguments.family)
+    result: Row = {"family": stage.family.title, "machine": machine(), "steps": STEPS, "sampler": stage.sampler,
+                   "cfg": stage.cfg, "quick": arguments.quick}
     meter = Meter(stage.model)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, meter.attached():
         studio = Studio(stage, meter, Path(folder))
         parts: dict[str, Callable[[], Row]] = {
             "methods": lambda: {"pairs": len(chosen)} | methods(studio, chosen),
             "against": lambda: {"against": against(once(studio, chosen[::2], ("dense", "joint", "ours")))},
-            "curve": lambda: {"curve_pairs": len(few)} | curve(studio, few),
+            "curve": lambda: {"curve_pairs": len(some)} | curve(studio, some),
             "unions": lambda: {"unions": unions(studio, few)},
             "connectivity": lambda: {"connectivity": sources(studio, short)},
             "large": lambda: {"large": large(arguments.quick)},

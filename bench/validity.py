@@ -1,6 +1,6 @@
 """Whether what is reused may be reused: text alone, the paper's discrepancies, the change map, and all together.
 
-    python3 run.py bench validity [--quick] [--json FILE] [--resume FILE] [--pairs FILE] [--workers N]
+    python3 run.py bench validity [--quick] [--family NAME] [--limits FILE] [--json FILE] [--resume FILE] [--pairs FILE]
 
 A bank of the demo world's renders and requests that it has not seen, most of them variants of a remembered scene, from
 its seed or from a fresh one. Thresholds are chosen on one set of requests (largest coverage with at most `alpha` unsafe)
@@ -8,6 +8,7 @@ and counted on another. A reuse is safe when its decoded clip states what the de
 (bench/_lab.py). Each rule is counted with the reuse that it was made for: text and the paper's with the paper's joint
 reuse, the change map and ours with forecasting. On the first requests each rule is counted with the other reuse as well.
 --pairs keeps what ours measured and how it came out as labelled pairs, from which `run.py calibrate` makes a profile.
+--limits takes the thresholds that an earlier run (its --json) has chosen: whether they hold on another family.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from carnator.carnator_core import certify, profile
 from carnator.carnator_core.gate import Thresholds
+from carnator.demo.families import FAMILIES
 
 from . import _lab as lab
 from . import _stage as stage
@@ -44,11 +46,11 @@ def streams(histories: int, calibrating: int, testing: int) -> tuple[Workload, i
     return workload(histories, calibrating + testing, SEED), calibrating
 
 
-def _start(work: Workload, steps: int) -> None:
+def _start(work: Workload, steps: int, family: str) -> None:
     """In each worker: its own model, one thread."""
     global _lab
     torch.set_num_threads(1)
-    _lab = lab.Lab(stage.Stage(steps=steps, halved=True, half_vae=True), work)
+    _lab = lab.Lab(stage.Stage(steps=steps, halved=True, half_vae=True, family=family), work)
 
 
 def calibrate(number: int) -> Row:
@@ -107,7 +109,8 @@ def _count(task: tuple[int, dict[str, dict[str, float | None]], int]) -> Row:
 
 
 def gather(pool: Any, function: Any, tasks: Iterable[tuple[Any, ...]], what: str, keep: Path | None) -> list[Row]:
-    """Rows of all tasks in order; those in the file `keep` are taken from there, new ones added to it."""
+    """Rows of all tasks in order; those in the file `keep` are taken from there, new ones added to it. what: names the rows
+    that are of one measurement."""
     tasks, kept = list(tasks), {}
     if keep is not None and keep.is_file():
         rows = [json.loads(line) for line in keep.read_text(encoding="utf-8").splitlines()]
@@ -149,9 +152,9 @@ def write_pairs(path: Path, calibration: Sequence[Row], test: Sequence[Row], fac
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def facts(steps: int) -> Row:
+def facts(steps: int, family: str) -> Row:
     """What a profile made of these pairs is for."""
-    theatre = stage.Stage(steps=steps, halved=True)
+    theatre = stage.Stage(steps=steps, halved=True, family=family)
     settings = stage.settings(probe=lab.Lab.probe)
     identity = theatre.history(theatre.render("a red ball on snow", 1, settings), 1).identity
     return {"model": profile.model_of(identity), "shape_class": profile.shape_class(identity),
@@ -205,33 +208,42 @@ def by_change(methods: Sequence[Row]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="run.py bench validity", description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="14 + 21 requests against 100 histories: a smoke test")
+    stage.family_option(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep each request's row there, and go on from it")
     parser.add_argument("--pairs", type=Path, metavar="FILE", help="also write ours as labelled pairs for run.py calibrate")
+    parser.add_argument("--limits", type=Path, metavar="FILE",
+                        help="count with the thresholds of this run instead of choosing some, each rule with its own reuse alone")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--alpha", type=float, default=0.05, help="share of unsafe reuses allowed when choosing (0.05)")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps of every render (20)")
     parser.add_argument("--requests", type=int, default=301, help="how many to count (301; the first ones of the stream)")
     options = parser.parse_args(arguments)
+    family, name = FAMILIES[options.family], f"{options.family}, {options.steps} steps"
     work, calibrating = streams(*((100, 14, 21) if options.quick else (1000, 84, 301)))
     work = replace(work, requests=work.requests[: calibrating + options.requests])
     numbers = range(len(work.requests))
     print(f"{len(work.histories)} remembered renders, {calibrating} requests to choose thresholds, {len(numbers) - calibrating} "
           f"to count, {options.steps} steps; on {stage.machine()}", flush=True)
     began = time.perf_counter()
-    cross = calibrating + min(42, len(numbers) - calibrating)
-    with multiprocessing.get_context("spawn").Pool(options.workers, _start, (work, options.steps)) as pool:
-        choosing = gather(pool, _calibrate, [(n,) for n in numbers[:calibrating]], "calibration", options.resume)
-        chosen = choose(choosing, options.alpha)
-        limits = {"text": lab.OPEN.to_dict(), **{r: s.thresholds.to_dict() for r, s in chosen.items()}}
-        rows = gather(pool, _count, [(n, limits, cross) for n in numbers[calibrating:]], "test", options.resume)
+    cross = calibrating + (0 if options.limits else min(42, len(numbers) - calibrating))
+    with multiprocessing.get_context("spawn").Pool(options.workers, _start, (work, options.steps, options.family)) as pool:
+        choosing: list[Row] = []
+        if options.limits:
+            limits = json.loads(options.limits.read_text(encoding="utf-8"))["thresholds"]
+        else:
+            choosing = gather(pool, _calibrate, [(n,) for n in numbers[:calibrating]], f"calibration {name}", options.resume)
+            chosen = choose(choosing, options.alpha)
+            limits = {"text": lab.OPEN.to_dict(), **{r: s.thresholds.to_dict() for r, s in chosen.items()}}
+        rows = gather(pool, _count, [(n, limits, cross) for n in numbers[calibrating:]], f"test {name}", options.resume)
     methods = [method(rows, rule, lab.REUSE[rule]) for rule in lab.RULES]
     some = [r for r in rows if r["number"] < cross]
-    other = [method(some, rule, mode) for mode in ("joint", "ours") for rule in lab.RULES]
+    other = [method(some, rule, mode) for mode in ("joint", "ours") for rule in lab.RULES] if some else []
     ours = methods[-1]
     certificate = certify.certificate([r["rules"]["ours"]["hit"] for r in rows],
                                       [r["rules"]["ours"].get("ours", {}).get("safe", True) for r in rows],
-                                      chosen["ours"].thresholds, model="carnator demo (Wan)", shape_class="16x3x16x16",
+                                      Thresholds.from_dict(limits["ours"]), model=f"carnator demo ({family.title})",
+                                      shape_class="x".join(map(str, family.latent)),
                                       metrics=sorted(lab.TOLERANCE), tolerances=lab.TOLERANCE)
     print("\nEach rule with the reuse it was made for (alpha "
           f"{options.alpha} when choosing; dense: alignment {mean(r['dense']['alignment'] for r in rows)}, "
@@ -239,17 +251,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table(methods, COLUMNS)
     print("\nBy what the request changes")
     by_change(methods)
-    print(f"\nThe same rules under one reuse, on the first {len(some)} requests")
-    table(other, COLUMNS)
-    print("\nThresholds: " + "; ".join(f"{r}: " + ", ".join(f"{n} {getattr(s.thresholds, n):.3g}" for n in lab.NAMES[r])
-                                       for r, s in chosen.items()))
+    if other:
+        print(f"\nThe same rules under one reuse, on the first {len(some)} requests")
+        table(other, COLUMNS)
+    print("\nThresholds: " + "; ".join(f"{r}: " + ", ".join(f"{n} {getattr(Thresholds.from_dict(limits[r]), n):.3g}" for n in names)
+                                       for r, names in lab.NAMES.items() if names))
     print(f"Ours, {certify.describe(certificate)}; of {ours['requests']} tried")
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
     if options.pairs:
-        write_pairs(options.pairs, choosing, rows, facts(options.steps))
+        write_pairs(options.pairs, choosing, rows, facts(options.steps, options.family))
     if options.json:
-        found = {"machine": stage.machine(), "steps": options.steps, "histories": len(work.histories),
-                 "calibration_requests": calibrating, "requests": len(rows), "alpha": options.alpha,
+        found = {"family": family.title, "machine": stage.machine(), "steps": options.steps, "histories": len(work.histories),
+                 "calibration_requests": 0 if options.limits else calibrating, "requests": len(rows), "alpha": options.alpha,
                  "dense": {k: mean(r["dense"][k] for r in rows) for k in lab.TOLERANCE}, "methods": methods, "same_reuse": other,
                  "thresholds": limits, "certificate": certificate}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -8,6 +8,7 @@ neighbouring ones.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -18,6 +19,7 @@ from .. import kernels
 from ..kernels import BLOCK_K, BLOCK_Q, BlockMask
 from ..kernels.masks import count_blocks, pack_bits, unpack_bits
 
+log = logging.getLogger("carnator")
 Grid = tuple[int, int, int]
 Key = tuple[int, int, int]  # index into sigmas, branch, layer
 
@@ -30,6 +32,7 @@ WORTH = {"cpu": (512, 0.5), "cuda": (8192, 0.6)}
 # Decoded masks held at a time, in bytes; past that a mask is decoded at every use.
 HELD_BYTES = 1 << 29
 EVERY = 4  # steps that share one recording
+MOST = 1 << 28  # bytes of masks of one render
 _FORMAT = 1
 
 
@@ -212,11 +215,12 @@ class Recorder:
     """Collects connectivity during a dense render.
 
     sigmas: the run's schedule. coverage: share of each query block's attention mass that the kept key blocks hold
-    (C.3). every: one step of so many is recorded, the middle one. rows: query rows sampled per query block.
+    (C.3). every: one step of so many is recorded, the middle one. rows: query rows sampled per query block. most: bytes of
+    masks that are held; a render that would need more (14B at 720p: 3 GB) records none.
     """
 
     def __init__(self, grid: Grid, sigmas: Iterable[float], *, coverage: float = 0.9, every: int = EVERY, rows: int = 16,
-                 diffuse: float = DIFFUSE, block_q: int = BLOCK_Q, block_k: int = BLOCK_K) -> None:
+                 diffuse: float = DIFFUSE, block_q: int = BLOCK_Q, block_k: int = BLOCK_K, most: int = MOST) -> None:
         steps = [float(s) for s in sigmas][:-1]
         middle = min(every // 2, max(len(steps) - 1, 0))
         self.grid, self.sigmas = grid, steps[middle::every]
@@ -224,10 +228,11 @@ class Recorder:
         self.block_q, self.block_k = block_q, block_k
         self._bits: dict[Key, Tensor] = {}
         self._heads = 0
+        self._left = most
 
     def wants(self, sigma: float) -> bool:
         """Whether a model call at this sigma is one to record."""
-        return self._index(sigma) is not None
+        return self._left >= 0 and self._index(sigma) is not None
 
     def _index(self, sigma: float) -> int | None:
         close = (i for i, s in enumerate(self.sigmas) if abs(s - sigma) <= 1e-4 * max(abs(s), 1e-6))
@@ -240,7 +245,7 @@ class Recorder:
         shares one mask, from its mean mass. Raises ValueError when N is not the grid's, or the heads changed.
         """
         index = self._index(sigma)
-        if index is None or (key := (index, branch, layer)) in self._bits:
+        if self._left < 0 or index is None or (key := (index, branch, layer)) in self._bits:
             return
         tokens = self.grid[0] * self.grid[1] * self.grid[2]
         if q.shape != k.shape or q.shape[2] != tokens or self._heads not in (0, q.shape[1]):
@@ -253,6 +258,10 @@ class Recorder:
         kept |= kept.float().mean((-2, -1), keepdim=True) >= self.diffuse
         self._heads = q.shape[1]
         self._bits[key] = pack_bits(kept).cpu()
+        self._left -= self._bits[key].numel()
+        if self._left < 0:
+            log.info("Carnator: this render's connectivity would take too much memory; it is not recorded.")
+            self._bits.clear()
 
     def finish(self) -> Connectivity | None:
         """What was recorded; None when that is nothing. Sigmas that never came are left out."""

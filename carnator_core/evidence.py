@@ -29,10 +29,11 @@ class Evidence:
     soft: Tensor
 
 
-def cross_response(q: Tensor, k: Tensor, columns: Sequence[int], chunk: int = 4096) -> Tensor:
-    """C_i of one layer: mean over heads of softmax(q k^T / sqrt d), summed over the entity's text slots; [N] float32.
+def cross_response(q: Tensor, k: Tensor, columns: Sequence[int], chunk: int = 4096, bias: Tensor | None = None) -> Tensor:
+    """C_i of one layer: mean over heads of softmax(q k^T / sqrt d + bias), summed over the entity's text slots; [N] float32.
 
-    q: [heads, N, d] visual tokens; k: [heads, L, d] text slots; columns: indices into L. Without columns, zeros.
+    q: [heads, N, d] visual tokens; k: [heads, L, d] text slots; columns: indices into L; bias [L]: of an attention mask.
+    Without columns, zeros.
     Raises IndexError for a column that does not exist.
     """
     total = torch.zeros(q.shape[1], dtype=torch.float32, device=q.device)
@@ -44,7 +45,8 @@ def cross_response(q: Tensor, k: Tensor, columns: Sequence[int], chunk: int = 40
     index = torch.tensor(wanted, device=q.device)
     keys = k.float().transpose(1, 2) * q.shape[2] ** -0.5
     for start in range(0, q.shape[1], chunk):
-        weights = torch.softmax(q[:, start : start + chunk].float() @ keys, dim=-1)
+        logits = q[:, start : start + chunk].float() @ keys
+        weights = torch.softmax(logits if bias is None else logits + bias, dim=-1)
         total[start : start + chunk] = weights[..., index].sum(dim=-1).mean(dim=0)
     return total
 

@@ -6,6 +6,7 @@ A block's first attention is self-attention and its second cross-attention, in e
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from . import evidence
 from .backbones.base import Backbone, Grid, Tokens
 
+log = logging.getLogger("carnator")
 Replace = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
@@ -30,11 +32,26 @@ def split_heads(x: Tensor, heads: int, skip_reshape: bool) -> Tensor:
     return x if skip_reshape else x.view(x.shape[0], heads, -1).transpose(0, 1)
 
 
+def slot_bias(mask: Tensor | None, item: int, slots: int) -> Tensor | None:
+    """What an attention mask adds to the logits of each text slot, [L] float32; None where there is none for them.
+
+    mask: [.., N or 1, L], of all items or one, bool (heard or not) or added to the logits, as the host hands it on. It is
+    taken to be the same for all tokens, as masks of the text's padding are.
+    """
+    if mask is None or mask.shape[-1] != slots:
+        return None
+    row = (mask[item if mask.shape[0] > item else 0] if mask.ndim > 2 else mask).reshape(-1, slots)[0]
+    if row.dtype == torch.bool:
+        return torch.zeros(slots, device=row.device).masked_fill(~row, -torch.inf)
+    return row.float()
+
+
 @dataclass
 class AttentionReader:
     """Collects the conditional branch's maps in some layers of one forward, and turns them into Evidence Regions.
 
-    columns: entity -> text slots. layers: where to read. Nothing of size N x N is ever made.
+    columns: entity -> text slots. layers: where to read. Nothing of size N x N is ever made, but two layers' queries and keys
+    are kept until `regions`; where there is no memory for that there are no regions, and the render goes on.
     """
 
     columns: dict[str, tuple[int, ...]]
@@ -43,8 +60,21 @@ class AttentionReader:
     queries: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def attention(self, layer: int, order: int, q: Tensor, k: Tensor, heads: int, options: dict[str, Any],
-                  skip_reshape: bool) -> None:
+                  skip_reshape: bool, mask: Tensor | None = None) -> None:
         """The order-th attention call (from 1) of a block, before it runs."""
+        try:
+            self._attention(layer, order, q, k, heads, options, skip_reshape, mask)
+        except torch.cuda.OutOfMemoryError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        log.warning("Carnator: no memory to read the attention; this render has no Evidence Regions.")
+        self.layers = ()
+        self.cross.clear()
+        self.queries.clear()
+
+    def _attention(self, layer: int, order: int, q: Tensor, k: Tensor, heads: int, options: dict[str, Any],
+                   skip_reshape: bool, mask: Tensor | None) -> None:
         if layer not in self.layers or order > 2:
             return
         kinds = branches(options, q.shape[0])
@@ -53,23 +83,28 @@ class AttentionReader:
         item = kinds.index(0)
         qi, ki = split_heads(q[item], heads, skip_reshape), split_heads(k[item], heads, skip_reshape)
         if order == 1:
-            if len(self.queries) < 2:
-                self.queries.append((qi, ki))
+            if len(self.queries) < 2:  # of a batch a copy: a view would keep all of it
+                self.queries.append((qi.clone(), ki.clone()) if q.shape[0] > 1 else (qi, ki))
             return
+        bias = slot_bias(mask, item, ki.shape[1])
         for entity, slots in self.columns.items():
             inside = [s for s in slots if s < ki.shape[1]]
             if inside:
-                self.cross.setdefault(entity, []).append(evidence.cross_response(qi, ki, inside))
+                self.cross.setdefault(entity, []).append(evidence.cross_response(qi, ki, inside, bias=bias))
 
     def regions(self, grid: Grid) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Entity -> Evidence Region [T, H, W] bool, and entity -> support F [T, H, W] in 0..1."""
         regions: dict[str, Tensor] = {}
         supports: dict[str, Tensor] = {}
-        for entity, maps in self.cross.items():
+        for entity, maps in list(self.cross.items()):
             response = torch.stack(maps).mean(0)
             if response.numel() != grid[0] * grid[1] * grid[2] or not self.queries:
                 continue
-            found = evidence.locate(response, self.queries, grid)
+            try:
+                found = evidence.locate(response, self.queries, grid)
+            except torch.cuda.OutOfMemoryError:
+                self._give_up()
+                return {}, {}
             regions[entity], supports[entity] = found.region.cpu(), found.soft.cpu()
         return regions, supports
 

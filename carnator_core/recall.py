@@ -63,10 +63,11 @@ class TextVerdict:
         return f"{kind}: {self.reason}" if self.reason else kind
 
 
-def text_vector(conditioning: Tensor) -> Tensor:
+def text_vector(conditioning: Tensor, mask: Tensor | None = None) -> Tensor:
     """Pooled text conditioning: the mean over slots that are not padding, [1, L, D] or [L, D] -> [D] unit float32.
 
-    All slots count, so a difference late in a long prompt does too. Zeros when every slot is padding.
+    mask [1, L] or [L]: zero where a slot is padding (LTX-Video's is not zeros); of another length it is not used. All slots
+    count, so a difference late in a long prompt does too. Zeros when every slot is padding.
     Raises ValueError for another number of axes, for a batch, and for values that are not finite.
     """
     rows = conditioning.float()
@@ -76,7 +77,10 @@ def text_vector(conditioning: Tensor) -> Tensor:
         raise ValueError(f"the conditioning must be [1, L, D] or [L, D], not {list(conditioning.shape)}")
     if not bool(torch.isfinite(rows).all()):
         raise ValueError("the conditioning holds values that are not finite")
-    used = rows[(rows != 0).any(1)]
+    filled = (rows != 0).any(1)
+    if mask is not None and mask.numel() == len(rows):
+        filled &= mask.flatten().to(filled.device) > 0
+    used = rows[filled]
     if not len(used):
         return torch.zeros(rows.shape[1])
     mean = used.double().mean(0)

@@ -232,6 +232,9 @@ class Run:
         probe = self.finish_probe()
         if self.stop_after_probe:
             probe.seconds = self.seconds()
+            seen = probe.trajectory  # it may wait long for the node that goes on with it, and not in the device's memory
+            probe.trajectory = Trajectory(seen.sigmas, [p.cpu() for p in seen.predictions])
+            self.own = Trajectory()
             raise ProbeDone
         self.adopt(self.decide(probe))
 

@@ -1,6 +1,6 @@
 """The demo: a real ComfyUI renders a few histories, then similar prompts, with reuse and densely, side by side.
 
-python3 run.py demo [--json FILE] [--out FOLDER] [--quick]
+python3 run.py demo [--family NAME] [--json FILE] [--out FOLDER]
 
 Every render is the workflow file a creator would drag in (workflows/carnator_demo_one_node.json), submitted through the
 host's API. Each request is rendered three times: by the stock graph (Carnator Reuse bypassed), by the same graph with
@@ -27,8 +27,10 @@ from torch import Tensor
 
 from . import report, scorer
 from .events import Events
+from .families import FAMILIES, WAN, Family
 from .graph import to_prompt
 from .host import Host, HostError
+from .swap import on_family
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_NODE = ROOT / "workflows" / "carnator_demo_one_node.json"
@@ -55,8 +57,10 @@ REQUESTS = [  # prompt, seed, what changes, index of the history it is close to
 
 @dataclass
 class Render:
-    """One finished render: frames [F, H, W, 3] in 0..1, seconds end to end, Carnator's summary (None when bypassed)."""
+    """One finished render: frames as they came out [F, H, W, 3] in 0..1, and in Wan2.1's size, which the scorer reads; seconds
+    end to end; Carnator's summary (None when bypassed)."""
 
+    whole: Tensor
     frames: Tensor
     seconds: float
     summary: dict[str, Any] | None
@@ -77,8 +81,8 @@ def read_video(data: bytes) -> Tensor:
 class Studio:
     """Submits one workflow file with changed texts and settings, and brings back what came out."""
 
-    def __init__(self, host: Host, events: Events, workflow: Path) -> None:
-        self.host, self.events = host, events
+    def __init__(self, host: Host, events: Events, workflow: Path, family: Family = WAN) -> None:
+        self.host, self.events, self.family = host, events, family
         self.workflow = json.loads(workflow.read_text(encoding="utf-8"))
         self.info = host.object_info()
 
@@ -89,7 +93,7 @@ class Studio:
             for node in graph["nodes"]:
                 if node["type"] == "CarnatorReuse":
                     node["mode"] = 4
-        prompt = to_prompt(graph, self.info)
+        prompt = on_family(to_prompt(graph, self.info), self.family)
         self._set(prompt, text, seed, bank, remember)
         mark, began = len(self.events.seen), time.perf_counter()
         outcome = self.host.wait(self.host.submit(prompt, graph), timeout=300)
@@ -105,7 +109,9 @@ class Studio:
         if not files:
             raise HostError("the workflow finished without a video; its SaveVideo node is missing")
         data = self.host.view(files[-1])
-        return Render(read_video(data), seconds, summaries[-1] if summaries else None, data)
+        whole = read_video(data)
+        clip = self.family.reduced(whole.permute(3, 0, 1, 2)[None])[0].permute(1, 2, 3, 0)
+        return Render(whole, clip, seconds, summaries[-1] if summaries else None, data)
 
     @staticmethod
     def _set(prompt: dict[str, Any], text: str, seed: int, bank: str, remember: bool) -> None:
@@ -142,7 +148,7 @@ def record(render: Render, dense: Render, timed: Render, text: str, kind: str) -
         "agrees_reuse": all(scorer.agrees(seen_reuse, text).values()),
         "computed": facts.get("computed"), "restricted": facts.get("restricted"), "forecast": facts.get("forecast"),
         "steps": facts.get("steps"), "active_share": facts.get("active_share", 1.0),
-        "bit_identical_to_dense": bool(torch.equal(render.frames, dense.frames)), "report": facts.get("report", []),
+        "bit_identical_to_dense": bool(torch.equal(render.whole, dense.whole)), "report": facts.get("report", []),
     }
 
 
@@ -176,12 +182,12 @@ def machine() -> str:
     return f"{cpu or platform.machine()}, {os.cpu_count()} cores, no GPU, torch {torch.__version__}"
 
 
-def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, Any]]:
+def run(out: Path, json_file: Path | None, say: Any = print, family: Family = WAN) -> list[dict[str, Any]]:
     """The whole demo on a host of its own; writes clips, contact sheet, report.html and the JSON."""
     out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     with Host() as host, Events(host.url) as events:
-        studio = Studio(host, events, ONE_NODE)
+        studio = Studio(host, events, ONE_NODE, family)
         say(f"ComfyUI is up at {host.url} after {time.perf_counter() - began:.0f} s; first render warms it up")
         studio.render("a red ball on snow", 1, bypass=True)
         histories = []
@@ -203,7 +209,7 @@ def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, A
             rows.append(row)
             panels.append(report.Panel(row, histories[near].frames, dense.frames, render.frames, render.summary or {}))
             say(f"{row['decision']:<4} {text:<42} {row['speedup']:5.2f}x  {row['reason']}")
-        say("the granular graph, the same request: " + granular(host, events))
+        say("the granular graph, the same request: " + granular(host, events, family))
         share = summarise(rows)
     say("\n" + table(rows))
     say(f"\n{share['hits']} hits of {share['requests']}; "
@@ -212,15 +218,15 @@ def run(out: Path, json_file: Path | None, say: Any = print) -> list[dict[str, A
         f"transformer's share of a dense render {share['transformer_share']:.0%}; {time.perf_counter() - began:.0f} s in all")
     report.contact_sheet(panels, out / "contact_sheet.png")
     report.html(panels, share, out / "report.html")
-    body = {"requests": rows, "summary": share, "machine": machine()}
+    body = {"family": family.title, "requests": rows, "summary": share, "machine": machine()}
     (json_file or out / "demo.json").write_text(json.dumps(body, indent=1), encoding="utf-8")
     say(f"clips, contact sheet and report: {out / 'report.html'}")
     return rows
 
 
-def granular(host: Host, events: Events) -> str:
+def granular(host: Host, events: Events, family: Family) -> str:
     """The first request through the graph of single nodes; returns the verdict's first line."""
-    studio = Studio(host, events, GRANULAR)
+    studio = Studio(host, events, GRANULAR, family)
     text, seed, _, _ = REQUESTS[0]
     render = studio.render(text, seed, remember=False)
     facts = render.summary or {}
@@ -229,11 +235,12 @@ def granular(host: Host, events: Events) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="run.py demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", default=WAN.name, choices=tuple(FAMILIES), help="the demo model (wan: Wan2.1)")
     parser.add_argument("--json", type=Path, help="also write the table as JSON to this file")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo", help="folder for clips, contact sheet and report")
     args = parser.parse_args(argv)
     try:
-        run(args.out, args.json)
+        run(args.out, args.json, family=FAMILIES[args.family])
     except HostError as error:
         print(f"the demo stopped: {error}", file=sys.stderr)
         return 1

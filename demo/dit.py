@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .words import PADDED, SLOTS, WIDTH
 
-BF16 = torch.bfloat16
+PRODUCTS = [torch.bfloat16]  # what matrix products are computed in; float32 is faster where a processor has no bfloat16 units
 Weights = dict[str, Tensor]
 
 
@@ -110,7 +110,7 @@ def layer_norm(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.linear(x.to(BF16), weight.to(BF16), bias.to(BF16))
+    return F.linear(x.to(PRODUCTS[0]), weight.to(PRODUCTS[0]), bias.to(PRODUCTS[0]))
 
 
 BLOCK_NAMES = [
@@ -138,20 +138,20 @@ def block(x: Tensor, time: Tensor, context: Tensor, bias: Tensor, cos: Tensor, s
 
     def rotate(z: Tensor) -> Tensor:
         first, second = heads_first(z).chunk(2, -1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(BF16)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(PRODUCTS[0])
 
-    y = (layer_norm(x) * (1 + e[:, 1:2]) + e[:, 0:1]).to(BF16)
+    y = (layer_norm(x) * (1 + e[:, 1:2]) + e[:, 0:1]).to(PRODUCTS[0])
     q, k = rotate(rms_norm(linear(y, sqw, sqb), snq * scale)), rotate(rms_norm(linear(y, skw, skb), snk))
-    probability = torch.softmax((q @ k.transpose(-1, -2)).float(), -1).to(BF16)
+    probability = torch.softmax((q @ k.transpose(-1, -2)).float(), -1).to(PRODUCTS[0])
     y = (probability @ heads_first(linear(y, svw, svb))).transpose(1, 2).reshape(b, n, dim)
     x = x + linear(y, sow, sob).float() * e[:, 2:3]
-    y = (layer_norm(x) * n3w + n3b).to(BF16)
-    q = heads_first(rms_norm(linear(y, cqw, cqb), cnq * scale).to(BF16))
-    k = heads_first(rms_norm(linear(context, ckw, ckb), cnk).to(BF16))
+    y = (layer_norm(x) * n3w + n3b).to(PRODUCTS[0])
+    q = heads_first(rms_norm(linear(y, cqw, cqb), cnq * scale).to(PRODUCTS[0]))
+    k = heads_first(rms_norm(linear(context, ckw, ckb), cnk).to(PRODUCTS[0]))
     cross = torch.softmax((q @ k.transpose(-1, -2)).float() + bias[:, None, None], -1)
-    y = (cross.to(BF16) @ heads_first(linear(context, cvw, cvb))).transpose(1, 2).reshape(b, n, dim)
+    y = (cross.to(PRODUCTS[0]) @ heads_first(linear(context, cvw, cvb))).transpose(1, 2).reshape(b, n, dim)
     x = x + linear(y, cow, cob).float()
-    y = (layer_norm(x) * (1 + e[:, 4:5]) + e[:, 3:4]).to(BF16)
+    y = (layer_norm(x) * (1 + e[:, 4:5]) + e[:, 3:4]).to(PRODUCTS[0])
     y = linear(F.gelu(linear(y, f0w, f0b).float(), approximate="tanh"), f2w, f2b)
     return x + y.float() * e[:, 5:6], cross
 
@@ -164,9 +164,11 @@ class Forward:
         self.block = torch.compile(block, dynamic=False) if compiled else block
         self.rotary: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, weights: Weights, x: Tensor, sigma: Tensor, mixing: Tensor,
-                 want: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    def __call__(self, weights: Weights, x: Tensor, sigma: Tensor, mixing: Tensor, want: Collection[int] = (),
+                 hidden: list[Tensor] | None = None) -> tuple[Tensor, dict[int, Tensor]]:
         """x [B, C, T, H, W] at noise level sigma [B], text mixing [B, SLOTS, V] -> velocity, cross maps of layers.
+
+        hidden: is given what enters the first layer and what leaves each, [B, N, D].
 
         The host pads text to PADDED slots of zeros, as it does for the real model. Equal slots attract attention in
         proportion to their number, so here the few empty ones stand for all of them by a bias of log(number).
@@ -175,7 +177,7 @@ class Forward:
         d, heads, p = self.shape.dim, self.shape.heads, self.shape.patch
         h, w = height // p, width // p
         tokens = x.view(b, c, frames, h, p, w, p).permute(0, 2, 3, 5, 1, 4, 6).reshape(b, frames * h * w, p * p * c)
-        z = F.linear(tokens.to(BF16), weights["patch_embedding.weight"].view(d, p * p * c).to(BF16)).float()
+        z = F.linear(tokens.to(PRODUCTS[0]), weights["patch_embedding.weight"].view(d, p * p * c).to(PRODUCTS[0])).float()
         z = z + weights["patch_embedding.bias"]
         omega = torch.pow(10000, -torch.arange(128).float() / 128)
         phase = torch.outer(sigma * 1000, omega)
@@ -185,7 +187,7 @@ class Forward:
         time = F.linear(F.silu(e), weights["time_projection.1.weight"], weights["time_projection.1.bias"]).view(b, 6, d)
         words = F.linear(self.vectors, weights["text_embedding.0.weight"])
         context = F.gelu(mixing @ words + weights["text_embedding.0.bias"], approximate="tanh")
-        context = F.linear(context, weights["text_embedding.2.weight"], weights["text_embedding.2.bias"]).to(BF16)
+        context = F.linear(context, weights["text_embedding.2.weight"], weights["text_embedding.2.bias"]).to(PRODUCTS[0])
         empty = mixing.abs().sum(2) == 0
         bias = empty * torch.log((PADDED - SLOTS) / empty.sum(1, keepdim=True).clamp(min=1) + 1.0)
         key = (frames, h, w)
@@ -193,8 +195,12 @@ class Forward:
             self.rotary[key] = rotary(frames, h, w, d // heads)
         cos, sin = self.rotary[key]
         maps = {}
+        if hidden is not None:
+            hidden.append(z)
         for i in range(self.shape.layers):
             z, cross = self.block(z, time, context, bias, cos, sin, [weights[f"blocks.{i}.{n}"] for n in BLOCK_NAMES], heads)
+            if hidden is not None:
+                hidden.append(z)
             if i in want:
                 maps[i] = cross
         m = weights["head.modulation"] + e.unsqueeze(1)

@@ -24,9 +24,8 @@ from PIL import Image, ImageDraw
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from . import data, dit, families, latents, scorer, vae, words, world
+from . import data, dit, families, latents, ltx, scorer, vae, words, world
 
-ATTENDED = (1, 2, 3, 4)  # layers whose cross-attention maps are averaged
 LOOK_AT_STEPS = (2, 4, 6, 8, 10, 15, 20)  # counted from 1
 ATTRIBUTES = ("noun", "colour", "size", "count", "place", "motion")
 Clips = tuple[list[world.Scene], Tensor, dict[int, Tensor]]  # scenes, videos [B, 3, 9, 128, 128], maps by step
@@ -48,20 +47,20 @@ def sigmas(steps: int, shift: float) -> list[float]:
 
 
 @torch.no_grad()
-def sample(forward: dit.Forward, weights: dit.Weights, captions: Sequence[str], seeds: Sequence[int], *,
+def sample(forward: dit.Forward | ltx.Forward, weights: dit.Weights, captions: Sequence[str], seeds: Sequence[int], *,
            steps: int = 30, cfg: float = 5.0, shift: float = 3.0, look_at: Sequence[int] = (),
            family: families.Family = families.WAN) -> tuple[Tensor, dict[int, Tensor]]:
     """Euler from plain noise to latents [B, C, T, h, w]; at the steps `look_at` (from 1) also the conditional
-    cross-attention, mean over heads and the layers ATTENDED, [B, tokens, SLOTS]."""
+    cross-attention, mean over heads and all layers but the first and the last, [B, tokens, SLOTS]."""
     count = len(captions)
     z = torch.stack([family.noise(s) for s in seeds])
     text = torch.stack([words.mixing(c, data.VOCABULARY) for c in [*captions, *[""] * count]])
     levels, maps = sigmas(steps, shift), {}
     for i in range(steps):
-        want = ATTENDED if i + 1 in look_at else ()
+        want = range(1, forward.shape.layers - 1) if i + 1 in look_at else ()
         velocity, cross = forward(weights, torch.cat([z, z]), torch.full((2 * count,), levels[i]), text, want=want)
         if want:
-            maps[i + 1] = torch.stack([cross[layer][:count].mean(1) for layer in ATTENDED]).mean(0)
+            maps[i + 1] = torch.stack([cross[layer][:count].mean(1) for layer in want]).mean(0)
         conditional, plain = velocity.chunk(2)
         z = z + (plain + cfg * (conditional - plain)) * (levels[i + 1] - levels[i])
     return z, maps
@@ -227,7 +226,7 @@ def sheet(clips: Clips, seen: Sequence[scorer.Seen], file: Path, *, limit: int =
     canvas.save(file)
 
 
-def render(args: argparse.Namespace, forward: dit.Forward, weights: dit.Weights, decoder: nn.Module | None,
+def render(args: argparse.Namespace, forward: dit.Forward | ltx.Forward, weights: dit.Weights, decoder: nn.Module | None,
            asked: list[world.Scene], seed: int) -> Clips:
     """Sample and decode clips for scenes, `args.batch` at a time."""
     videos: list[Tensor] = []
@@ -267,10 +266,9 @@ def main() -> None:
     torch.set_num_threads(1)
     weights = load_file(args.dit)
     family = families.FAMILIES[args.family]
-    shape = family.shape if family.kept else shape_of(weights)
-    forward = dit.Forward(shape, data.vectors())
+    forward = family.forward() if family.kept else dit.Forward(shape_of(weights), data.vectors())
     if args.stock:
-        weights = dit.from_stock(weights, shape)
+        weights = family.from_stock(weights)
     decoder = load_decoder(args.comfy, args.vae) if args.vae else None
     result: dict[str, Any] = {"family": family.name, "steps": args.steps, "cfg": args.cfg, "shift": args.shift,
                               "drawn_by": "decoder" if decoder else "formula"}

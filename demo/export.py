@@ -47,7 +47,8 @@ def write(dit_file: Path, vae_file: Path, out: Path) -> int:
 
 def write_family(family: families.Family, dit_file: Path, out: Path) -> int:
     """Write the transformer of a family that has Wan's VAE; returns its size in bytes. Raises ValueError above LARGEST."""
-    stock = dit.to_stock(load_file(dit_file), family.shape)
+    stock = family.to_stock(load_file(dit_file))
+    out.mkdir(parents=True, exist_ok=True)
     save_file({name: value.half() for name, value in stock.items()}, out / family.weights,
               metadata={"config": json.dumps({"transformer": family.config})})
     size = (out / family.weights).stat().st_size
@@ -76,11 +77,12 @@ def psnr(a: Tensor, b: Tensor) -> float:
 def check_forward(model: Any, weights: dit.Weights, level: float, family: families.Family = families.WAN) -> float:
     """Relative difference of the host's velocity from ours at one noise level."""
     importlib.import_module("comfy.model_management").load_models_gpu([model])
-    forward = dit.Forward(evaluate.shape_of(weights), data.vectors())
+    forward = family.forward() if family.kept else dit.Forward(evaluate.shape_of(weights), data.vectors())
     z, sigma = family.noise(3)[None], torch.tensor([level])
     ours, _ = forward(weights, z, sigma, words.mixing(CAPTION, data.VOCABULARY)[None])
     context = words.encode([(w, 1.0) for w in words.split(CAPTION)])[None]
-    denoised = model.model.apply_model(z, sigma, c_crossattn=context, transformer_options={})
+    mask = {"attention_mask": None} if family.lifted else {}
+    denoised = model.model.apply_model(z, sigma, c_crossattn=context, transformer_options={}, **mask)
     return float(((z - denoised) / level - ours).norm() / ours.norm())
 
 

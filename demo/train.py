@@ -38,7 +38,7 @@ class Muon:
 
     @staticmethod
     def orthogonal(gradient: Tensor) -> Tensor:
-        x = gradient.bfloat16()
+        x = gradient.to(dit.PRODUCTS[0])
         tall = x.shape[-2] > x.shape[-1]
         x = x.transpose(-1, -2) if tall else x
         x = x / (x.float().flatten(1).norm(dim=1).view(-1, 1, 1) + 1e-7).to(x.dtype)
@@ -55,6 +55,49 @@ class Muon:
             for name, delta in zip(names, update, strict=False):
                 self.weights[name].data.mul_(1 - rate * 0.01).sub_(delta, alpha=rate)
                 self.weights[name].grad = None
+
+
+class Descent:
+    """One step of all processes: gradients averaged, blocks' matrices by Muon, the rest by AdamW; and the running average."""
+
+    def __init__(self, weights: dit.Weights, rate: float) -> None:
+        self.weights, self.rate = weights, rate
+        matrices = [n for n, v in weights.items() if "blocks." in n and v.ndim == 2 and "table" not in n]
+        self.others = [n for n in weights if n not in set(matrices)]
+        self.muon = Muon(weights, matrices)
+        self.adam = torch.optim.AdamW([weights[n] for n in self.others], lr=1.0, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+        self.average = {k: v.detach().clone() for k, v in weights.items()}
+
+    def step(self, number: int, share: float) -> None:
+        """share: of the full rate."""
+        names = list(self.weights)
+        flat = torch.cat([self.weights[n].grad.reshape(-1) for n in names])
+        dist.all_reduce(flat)
+        for n, g in zip(names, (flat / dist.get_world_size()).split([self.weights[n].numel() for n in names]), strict=True):
+            self.weights[n].grad = g.view_as(self.weights[n]).clone()
+        torch.nn.utils.clip_grad_norm_([self.weights[n] for n in self.others], 0.5)
+        self.muon.step(self.rate * share)
+        for group in self.adam.param_groups:
+            group["lr"] = self.rate * 0.5 * share
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            decay = min(0.997, 1 - 1 / (number * 0.1 + 1.5))
+            torch._foreach_lerp_(list(self.average.values()), [self.weights[n].detach() for n in self.average], 1 - decay)
+
+    def save(self, out: Path) -> None:
+        """The average as FILE.safetensors and the weights themselves as FILE.raw.safetensors."""
+        for suffix, value in ((".safetensors", self.average), (".raw.safetensors", self.weights)):
+            part = out.with_suffix(".part")
+            save_file({k: v.detach().contiguous() for k, v in value.items()}, part)
+            part.rename(out.with_suffix(suffix))
+
+
+def levels(size: int, shift: float) -> Tensor:
+    """Noise levels of a batch, spread evenly over the shifted schedule, [size]."""
+    u = (torch.rand(1) + torch.arange(size) / size) % 1
+    u = u[torch.randperm(size)]
+    return (shift * u / (1 + (shift - 1) * u)).clamp(5e-3, 1)
 
 
 def attention_loss(maps: Tensor, batch: dict[str, Tensor], kept: Tensor) -> Tensor:
@@ -88,15 +131,11 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
             weights = dit.finer(weights)
     for value in weights.values():
         value.requires_grad_(True)
-    average = {k: v.detach().clone() for k, v in weights.items()}
-    shape = dit.Shape(patch=args.patch) if family is families.WAN else family.shape
-    forward = dit.Forward(shape, data.vectors(), compiled=True)
+    shape = dit.Shape(patch=args.patch)
+    forward = dit.Forward(shape, data.vectors(), compiled=True) if family is families.WAN else family.forward(compiled=True)
     pairing = coupling.Coupling(world.Lattice(8 * args.patch)) if family is families.WAN else family.coupling()
     null = words.mixing("", data.VOCABULARY)
-    matrices = [n for n, v in weights.items() if n.startswith("blocks") and v.ndim == 2]
-    others = [n for n in weights if n not in set(matrices)]
-    muon = Muon(weights, matrices)
-    adam = torch.optim.AdamW([weights[n] for n in others], lr=1.0, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    descent = Descent(weights, args.rate)
     torch.manual_seed(args.seed * 1000 + rank + 1)
     pool: dict[str, Tensor] = {}
     seen: set[str] = set()
@@ -122,9 +161,7 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         if single:
             batch["latents"], batch["masks"] = batch["latents"][:, :, :1], batch["masks"][:, :, :1]
         clean = family.from_wan(batch["latents"].float())
-        u = (torch.rand(1) + torch.arange(size) / size) % 1
-        u = u[torch.randperm(size)]
-        sigma = (args.shift * u / (1 + (args.shift - 1) * u)).clamp(5e-3, 1)
+        sigma = levels(size, args.shift)
         noise = pairing.couple(torch.randn_like(clean), batch["cells"])
         s = sigma.view(-1, 1, 1, 1, 1)
         dropped = torch.rand(size) < 0.1
@@ -135,20 +172,8 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         loss = (error * (1 + 2 * (inside > 0.02))).mean() / 1.4
         attention = attention_loss(torch.stack([maps[i].mean(1) for i in ATTENDED]), batch, (~dropped).float())
         (loss + args.attention * attention).backward()
-        names = list(weights)
-        flat = torch.cat([weights[n].grad.reshape(-1) for n in names])
-        dist.all_reduce(flat)
-        for n, g in zip(names, (flat / world_size).split([weights[n].numel() for n in names]), strict=False):
-            weights[n].grad = g.view_as(weights[n]).clone()
-        torch.nn.utils.clip_grad_norm_([weights[n] for n in others], 0.5)
-        muon.step(args.rate * rate)
-        for group in adam.param_groups:
-            group["lr"] = args.rate * 0.5 * rate
-        adam.step()
-        adam.zero_grad(set_to_none=True)
+        descent.step(step, rate)
         with torch.no_grad():
-            decay = min(0.997, 1 - 1 / (step * 0.1 + 1.5))
-            torch._foreach_lerp_(list(average.values()), [weights[n].detach() for n in average], 1 - decay)
             log["image" if single else "clip"].append(error.mean().item())
             log["object"].append(((error * inside).sum() / (inside.sum() * error.shape[1] + 1e-6)).item())
             log["attention"].append(attention.item())
@@ -159,12 +184,9 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
             last = time.time()
         if (step + 1) % 200 == 0 or step + 1 in (args.steps, args.until):
             if rank == 0:
-                for suffix, value in ((".safetensors", average), (".raw.safetensors", weights)):
-                    part = Path(args.out).with_suffix(".part")
-                    save_file({k: v.detach().contiguous() for k, v in value.items()}, part)
-                    part.rename(Path(args.out).with_suffix(suffix))
+                descent.save(Path(args.out))
             refill()
-            for n in names:
+            for n in weights:
                 dist.broadcast(weights[n].data, 0)
     dist.destroy_process_group()
 
@@ -176,7 +198,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--until", type=int, help="stop after this many steps of the schedule")
     parser.add_argument("--init", help="go on from these training-layout weights")
-    parser.add_argument("--family", default="wan", choices=tuple(families.FAMILIES))
+    parser.add_argument("--family", default="wan", choices=("wan", "wan22"), help="LTX-Video has distil.py")
     parser.add_argument("--patch", type=int, default=2, choices=(1, 2), help="latent cells a token and side")
     parser.add_argument("--hold", type=float, default=0.5)
     parser.add_argument("--images", type=float, default=0.1)

@@ -57,22 +57,24 @@ class DemoTextModel(torch.nn.Module):
     def reset_clip_options(self) -> None:
         pass
 
-    def encode_token_weights(self, tokens: dict[str, Any]) -> tuple[torch.Tensor, None]:
+    def encode_token_weights(self, tokens: dict[str, Any]) -> tuple[torch.Tensor, None, dict[str, torch.Tensor]]:
         rows = [words.encode([(w, weight) for w, weight, *_ in row if w not in (PAD, words.END)]) for row in tokens[KEY]]
-        return torch.cat(rows).unsqueeze(0), None
+        text = torch.cat(rows).unsqueeze(0)
+        # The host's LTX-Video cannot run without a mask. The demo models learned with the empty slots heard.
+        return text, None, {"attention_mask": torch.ones(text.shape[:2], dtype=torch.long)}
 
     def load_sd(self, sd: dict[str, Any]) -> tuple[list[str], list[str]]:
         return [], []
 
 
 class CarnatorDemoText(io.ComfyNode):
-    """-> CLIP, for the demo model that ships with the pack."""
+    """-> CLIP, for the demo models that ship with the pack."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="CarnatorDemoTextEncoder", display_name="Carnator Demo Text Encoder", category="Carnator/demo",
-            description="The text encoder of the small demo model that ships with Carnator. Nothing is downloaded.",
+            description="The text encoder of the small demo models that ship with Carnator. Nothing is downloaded.",
             inputs=[], outputs=[io.Clip.Output(display_name="clip")],
         )
 

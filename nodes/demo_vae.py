@@ -28,11 +28,11 @@ class LiftedVAE(torch.nn.Module):
     def decode(self, z: torch.Tensor) -> torch.Tensor:
         """[B, C, T, h, w] -> frames [B, 3, F, H, W] in -1..1."""
         plain = self.inner.process_out(self.family.to_wan(self.outer.process_in(z.float())))
-        return self.wan.decode(plain.to(z.dtype))
+        return self.family.enlarged(self.wan.decode(plain.to(z.dtype)))
 
     def encode(self, frames: torch.Tensor) -> torch.Tensor:
         """The way back."""
-        plain = self.inner.process_in(self.wan.encode(frames).float())
+        plain = self.inner.process_in(self.wan.encode(self.family.reduced(frames)).float())
         return self.outer.process_out(self.family.from_wan(plain)).to(frames.dtype)
 
 
@@ -44,12 +44,12 @@ def demo_vae(family: families.Family, dtype: torch.dtype | None = None) -> Any:
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(WEIGHTS)), dtype=dtype)
     if not family.kept:
         return vae
-    side = 16  # pixels of a latent cell; four frames, as in Wan's
+    side, slow = 16 * family.coarse, 4 * family.coarse  # pixels and frames of a latent cell
     vae.first_stage_model = LiftedVAE(vae.first_stage_model, family).eval()
     vae.latent_channels = family.latent[0]
-    vae.upscale_ratio = (vae.upscale_ratio[0], side, side)
-    vae.downscale_ratio = (vae.downscale_ratio[0], side, side)
-    vae.upscale_index_formula = vae.downscale_index_formula = (4, side, side)
+    vae.upscale_ratio = (lambda count: max(0, count * slow - slow + 1), side, side)
+    vae.downscale_ratio = (lambda count: max(0, (count + slow - 1) // slow), side, side)
+    vae.upscale_index_formula = vae.downscale_index_formula = (slow, side, side)
     need = vae.memory_used_decode
     vae.memory_used_decode = lambda shape, dtype: need((*shape[:3], 2 * shape[3], 2 * shape[4]), dtype)
     old = vae.patcher

@@ -1,8 +1,9 @@
-"""Executes shared workflows by the host's own executor, with small random weights under the names of the real ones.
+"""Executes shared workflows by the host's own executor, with the demo's weights under the names of the real ones.
 
-What stands in: every file a loader names (a random model of the real class, by the latent that the graph makes), the text
-encoder's loader (the demo's encoder, with a mask for LTX-Video), pictures (an empty one), sizes, and everything behind the
-samplers (their latents are kept). Nodes of packs that are not there are bypassed beforehand.
+What stands in: every file a loader names (the demo model of its family, by the latent that the graph makes; a random one of
+the real class for image to video, of which the demo has none), the text encoder's loader (the demo's encoder), pictures (an
+empty one), sizes, and everything behind the samplers (their latents are kept). Nodes of packs that are not there are
+bypassed beforehand.
 """
 
 from __future__ import annotations
@@ -18,13 +19,23 @@ from typing import Any
 import hosting
 import pytest
 import torch
+from carnator.demo import families
 from torch import Tensor
 
 SAMPLERS = ("KSampler", "KSamplerAdvanced", "SamplerCustom", "SamplerCustomAdvanced")
 SIZES = {"EmptyHunyuanLatentVideo": (80, 64, 5), "Wan22ImageToVideoLatent": (160, 128, 5), "WanImageToVideo": (80, 64, 5),
          "EmptyLTXVLatentVideo": (160, 128, 9)}  # fmt: skip
 STEPS = 10
-KEEP, TEXT = "CarnatorTestKeep", "CarnatorTestText"
+KEEP = "CarnatorTestKeep"
+
+
+def shipped(family: families.Family) -> tuple[dict[str, Tensor], dict[str, str] | None]:
+    """A demo model's weights and its file's metadata."""
+    from carnator.demo.host import WEIGHTS
+    from safetensors import safe_open
+
+    with safe_open(WEIGHTS / family.weights, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 (not a dict)
 
 
 class Keep:
@@ -38,28 +49,6 @@ class Keep:
     def keep(self, samples: dict[str, Any]) -> dict[str, Any]:
         Keep.kept.append(samples["samples"].clone())
         return {}
-
-
-class Text:
-    """Stands in for the loader of a text encoder."""
-
-    INPUT_TYPES = classmethod(lambda cls: {"required": {"mask": ("BOOLEAN", {"default": False})}})  # type: ignore[var-annotated]
-    RETURN_TYPES = ("CLIP",)
-    FUNCTION, CATEGORY = "load", "test"
-
-    def load(self, mask: bool) -> tuple[Any]:
-        from carnator.nodes.demo_clip import CarnatorDemoText
-
-        clip = CarnatorDemoText.execute().result[0]
-        if mask:
-            plain = clip.encode_from_tokens_scheduled
-
-            def masked(tokens: Any, **kwargs: Any) -> Any:
-                return [[t, {**extra, "attention_mask": torch.ones(t.shape[:2], dtype=torch.long)}]
-                        for t, extra in plain(tokens, **kwargs)]
-
-            clip.encode_from_tokens_scheduled = masked
-        return (clip,)
 
 
 class Studio:
@@ -76,7 +65,6 @@ class Studio:
             monkeypatch.setitem(folder_paths.folder_names_and_paths, kind, ([str(folder / kind), *paths], extensions))
         folder_paths.filename_list_cache.clear()
         monkeypatch.setitem(nodes.NODE_CLASS_MAPPINGS, KEEP, Keep)
-        monkeypatch.setitem(nodes.NODE_CLASS_MAPPINGS, TEXT, Text)
         for name, value in (("client_id", "page"), ("last_node_id", None), ("last_prompt_id", None), ("sockets_metadata", {}),
                             ("prompt_queue", None)):  # fmt: skip
             monkeypatch.setattr(page, name, value, raising=False)
@@ -117,7 +105,7 @@ class Studio:
             if "steps" in inputs and kind != "KSamplerAdvanced":
                 inputs["steps"] = STEPS
             if kind == "CLIPLoader":
-                entry.update(class_type=TEXT, inputs={"mask": inputs["type"] == "ltxv"})
+                entry.update(class_type="CarnatorDemoTextEncoder", inputs={})
             elif kind == "LoadImage":
                 entry.update(class_type="EmptyImage", inputs={"width": 64, "height": 64, "batch_size": 1, "color": 255})
             elif kind == "UNETLoader":
@@ -145,17 +133,19 @@ class Studio:
 
     def _wan(self, name: str, channels: int, picture: bool) -> None:
         file = self.folder / "diffusion_models" / name
-        if not file.exists():  # the two experts of a pair get weights of their own
-            seed = int("low" in name)
-            self._save(file, hosting.wan_state(seed, 2, channels, inputs=36 if picture else None))
+        if file.exists():
+            return
+        low = "low" in name  # the two experts of a pair get weights of their own
+        if picture:
+            return self._save(file, hosting.wan_state(int(low), 2, channels, inputs=36))
+        state, metadata = shipped(families.WAN22 if channels == 48 else families.WAN)
+        self._save(file, {k: v * 1.001 if low and "ffn" in k else v for k, v in state.items()}, metadata)
 
     def _ltx(self, name: str) -> None:
         file = self.folder / "checkpoints" / name
         if not file.exists():
-            state = hosting.ltx().model.diffusion_model.state_dict()
-            config = {"num_attention_heads": 4, "attention_head_dim": 64, "cross_attention_dim": 256}
-            self._save(file, {f"model.diffusion_model.{k}": v for k, v in state.items()},
-                       {"config": json.dumps({"transformer": config})})
+            state, metadata = shipped(families.LTX)
+            self._save(file, {f"model.diffusion_model.{k}": v for k, v in state.items()}, metadata)
 
     def _vae(self, name: str) -> None:
         from carnator.demo.host import WEIGHTS

@@ -52,12 +52,19 @@ def point(name: str, speed: float, psnr: float, alignment: float = 1.0) -> Row:
             "psnr_dense": psnr, "alignment": alignment}
 
 
-def test_equal_quality_takes_the_fastest_rival_that_is_as_good_and_says_when_none_is() -> None:
+def test_equal_quality_lies_between_the_rivals_settings_and_says_when_none_is_as_good() -> None:
     points = [point("ours", 3.0, 40.0), point("ours", 2.0, 60.0), point("easycache", 1.5, 45.0), point("easycache", 1.2, 50.0),
               point("easycache", 2.5, 30.0, 0.9)]
     near, far = scope.at_equal_quality(points, "easycache")
-    assert near["psnr_dense"]["dit_speed"] == 2.0 and not near["psnr_dense"]["at_least"]
+    at_40 = 2.5 + (1.5 - 2.5) * (40 - 30) / (45 - 30)
+    assert near["psnr_dense"]["dit_speed"] == pytest.approx(3.0 / at_40, abs=1e-3) and not near["psnr_dense"]["at_least"]
+    evals = 30 / 2.5 + (30 / 1.5 - 30 / 2.5) * (40 - 30) / (45 - 30)
+    assert near["psnr_dense"]["theirs"] == 40.0 and near["psnr_dense"]["evals_ratio"] == pytest.approx(evals / 10, abs=1e-3)
     assert near["alignment"]["dit_speed"] == 2.0, "the one at 2.5 follows the prompt less"
+    slow = point("easycache", 1.1, 44.0)  # slower and worse than another: no setting that anybody would take
+    assert scope.at_equal_quality([*points, slow], "easycache") == [near, far]
+    (easy,) = scope.at_equal_quality([point("ours", 3.0, 20.0), *points[2:]], "easycache")
+    assert easy["psnr_dense"]["dit_speed"] == pytest.approx(3.0 / 2.5, abs=1e-3), "all are better: the fastest"
     assert far["psnr_dense"]["at_least"] and far["psnr_dense"]["dit_speed"] == pytest.approx(2.0 / 1.2, abs=1e-3)
 
 

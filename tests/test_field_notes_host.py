@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from executing import TEXT, Studio
+from executing import Studio
 from hosting import (
     ANYTHING,
     LTX_LATENT,
@@ -295,13 +295,14 @@ def test_the_same_workflow_queued_twice_runs_once(queued: Callable[..., list[Ten
     assert queued() == [] and len(page.summaries) == 1, "the host has it all in its cache, our node included"
 
 
-def test_the_stand_in_for_the_text_encoder_is_the_host_s_kind(studio: Studio, comfy: Any) -> None:
+def test_the_stand_in_for_the_text_encoder_is_the_host_s_kind(comfy: Any) -> None:
     import comfy.sd as sd
+    from carnator.nodes.demo_clip import CarnatorDemoText
 
-    clip = comfy.NODE_CLASS_MAPPINGS[TEXT]().load(True)[0]
+    clip = CarnatorDemoText.execute().result[0]
     assert isinstance(clip, sd.CLIP)
     conditioning = comfy.NODE_CLASS_MAPPINGS["CLIPTextEncode"]().encode(clip, "a red ball")[0]
-    assert conditioning[0][1]["attention_mask"].shape == conditioning[0][0].shape[:2]
+    assert conditioning[0][1]["attention_mask"].shape == conditioning[0][0].shape[:2], "as LTX-Video needs it"
 
 
 def test_every_family_has_its_strides(comfy: Any) -> None:

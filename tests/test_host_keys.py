@@ -199,3 +199,103 @@ def test_a_history_of_fifty_steps_serves_thirty(wan_model: Any, bank: Any, page:
     assert page.last["computed"] + page.last["forecast"] + page.last["replayed"] == 30
     dense, fewer = ksampler(wan_model, target), ksampler(wan_model, Ask(steps=30 - page.last["forecast"]))
     assert float((output - dense).norm()) < 0.5 * float((fewer - dense).norm()), "far better than leaving the steps out"
+
+
+def stacked(model: Any, seeds: tuple[int, ...], last: float = 1.0) -> Any:
+    """Three LoRAs, each of all attention layers; `last`: a factor on one late layer of the last one."""
+    import comfy.sd
+
+    names = [f"diffusion_model.{n}" for n, m in model.model.diffusion_model.named_modules()
+             if n.endswith((".q", ".k", ".v", ".o")) and "attn" in n]
+    for number, seed in enumerate(seeds):
+        made = torch.Generator().manual_seed(seed)
+        lora = {}
+        for name in names:
+            lora |= {f"{name}.lora_A.weight": torch.randn(4, 256, generator=made) * 0.1,
+                     f"{name}.lora_B.weight": torch.randn(256, 4, generator=made) * 0.1}
+        if number == len(seeds) - 1:
+            lora[f"{names[-1]}.lora_B.weight"] *= last
+        model, _ = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0.0)
+    return model
+
+
+def test_each_of_many_loras_counts_to_its_last_layer(wan_model: Any) -> None:
+    """Values that are made on the way and let go must not pass for ones that were seen."""
+    from carnator.carnator_core.hosts.identity import patches_digest
+
+    assert patches_digest(stacked(wan_model, (1, 2, 3))) == patches_digest(stacked(wan_model, (1, 2, 3)))
+    changed = [(9, 2, 3), (1, 9, 3), (1, 2, 9), (1, 2), (2, 1, 3)]
+    digests = {patches_digest(stacked(wan_model, seeds)) for seeds in [(1, 2, 3), *changed]}
+    assert len(digests) == 1 + len(changed)
+    assert patches_digest(stacked(wan_model, (1, 2, 3), 2.0)) not in digests, "one late layer of the last one"
+
+
+def test_what_a_host_was_started_with_counts(wan_model: Any, bank: Any, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sage attention, --fast, a node that lets matrix products add up in half precision: never a replay of the other's."""
+    from types import SimpleNamespace
+
+    import comfy.ldm.modules.attention as host
+    from comfy.cli_args import args
+
+    with_node = reuse(wan_model, bank)
+    ksampler(with_node, Ask())
+    ksampler(with_node, Ask())
+    assert page.last["computed"] == 0
+
+    def sage(*given: Any, **options: Any) -> Tensor:
+        return attention(*given, **options)  # type: ignore[no-any-return]
+
+    attention = host.optimized_attention
+    for change in (lambda p: p.setattr(host, "optimized_attention", sage),
+                   lambda p: p.setattr(args, "fast", {"fp16_accumulation"}),
+                   lambda p: p.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_fp16_accumulation=True))):
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            ksampler(with_node, Ask())
+            assert page.last["decision"] == "miss" and page.last["computed"] > 0, page.last["reason"]
+
+
+def test_what_a_node_does_before_and_after_a_render_counts(wan_model: Any, bank: Any, page: Page) -> None:
+    from comfy.patcher_extension import CallbacksMP
+
+    ksampler(reuse(wan_model, bank), Ask())
+    other = wan_model.clone()
+    other.add_callback_with_key(CallbacksMP.ON_PRE_RUN, "settings", lambda patcher: None)
+    ksampler(reuse(other, bank), Ask())
+    assert page.last["decision"] == "miss"
+    again = wan_model.clone()
+    again.add_callback_with_key(CallbacksMP.ON_PRE_RUN, "settings", lambda patcher: None)
+    again.remove_callbacks_with_key(CallbacksMP.ON_PRE_RUN, "settings")
+    ksampler(reuse(again, bank), Ask())
+    assert page.last["decision"] == "hit" and page.last["computed"] == 0
+
+
+def test_a_model_on_many_devices_is_left_to_the_host(wan_model: Any, bank: Any, page: Page,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from carnator.carnator_core.hosts import eligible
+
+    dense, with_node = ksampler(wan_model, Ask()), reuse(wan_model, bank)
+    split = SimpleNamespace(get_additional_models_with_key=lambda key: [wan_model] if key == "multigpu" else [])
+    assert eligible._on_many(split) and not eligible._on_many(with_node) and not eligible._on_many(SimpleNamespace())
+    monkeypatch.setattr(eligible, "_on_many", lambda patcher: True)
+    assert torch.equal(ksampler(with_node, Ask()), dense)
+    assert "split over several GPUs" in page.said and entries(bank) == []
+
+
+@pytest.mark.parametrize(("free", "dynamic", "used"), [(2.0, False, True), (1.0, False, False), (1.0, True, True)])
+def test_a_vae_that_would_drive_the_model_out_is_left_alone(free: float, dynamic: bool, used: bool,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    import comfy.model_management as management
+    from carnator.carnator_core.hosts.pictures import room_for
+
+    patcher = SimpleNamespace(load_device=torch.device("cuda"), is_dynamic=lambda: dynamic, model_size=lambda: 1 << 20)
+    vae = SimpleNamespace(patcher=patcher, vae_dtype=torch.float16, memory_used_decode=lambda shape, dtype: 4 * shape[2] << 20)
+    monkeypatch.setattr(management, "get_free_memory", lambda device=None, **_: int(free * (9 << 20)))
+    denoised = torch.zeros(16, 5, 8, 8)
+    assert room_for(vae, patcher, denoised) is (vae if used else None) and room_for(None, patcher, denoised) is None
+    on_cpu = SimpleNamespace(load_device=torch.device("cpu"))
+    assert room_for(vae, on_cpu, denoised) is vae

@@ -137,8 +137,22 @@ def test_another_pack_s_block_is_chained_and_the_options_stay() -> None:
     forward(made)
     assert calls == [1]
     assert options == {"transformer_options": {"patches_replace": {"dit": {("double_block", 1): theirs}}}}
-    assert not restrictable(options) and restrictable({}) and restrictable({"transformer_options": {"patches": {}}})
-    assert not restrictable({"transformer_options": {"patches": {"attn2_patch": [theirs]}}})
+    assert not restrictable(options, {}) and restrictable({}, {}) and restrictable({"transformer_options": {"patches": {}}}, {})
+    assert not restrictable({"transformer_options": {"patches": {"attn2_patch": [theirs]}}}, {})
+
+
+@pytest.mark.parametrize("part", ["diffusion_model.blocks.3.self_attn.forward", "diffusion_model.transformer_blocks.0.ff"])
+def test_where_another_pack_s_part_stands_in_a_block_no_layer_is_restricted(part: str) -> None:
+    assert not restrictable({}, {part: object()})
+    assert restrictable({}, {"model_sampling": object(), "diffusion_model.head": object()})
+
+
+def test_blocks_that_are_compiled_one_by_one_are_left_alone() -> None:
+    block = torch.nn.Linear(2, 2)
+    objects = {"diffusion_model.blocks.0": torch.compile(block, backend="eager")}
+    call = Patched({}, 4, Reader(), None, False, None, capture=False, witness=True, objects=objects)
+    assert call.options == {} and call.ran, "nothing patched, nothing witnessed"
+    assert Patched({}, 4, Reader(), None, False, None, capture=False, objects={"diffusion_model.blocks.0": block}).options
 
 
 def test_the_unconditional_prediction_is_captured_after_everybody_else() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hosting import Ask, Page, bank_at, custom, entries, ksampler, reuse, schedule
+from matrix import WORKS, shows
 
 pytest_plugins = ["hosting_fixtures"]
 pytestmark = pytest.mark.host
@@ -31,6 +32,7 @@ def record_and_replay(sampler: str, model: Any, bank: Any, page: Page) -> None:
     assert page.last["decision"] == "hit" and page.last["computed"] == 0
 
 
+@shows("Wan2.1", "samplers of each kind, `_cfg_pp` included", WORKS)
 @pytest.mark.filterwarnings("ignore:.*copy construct from a tensor", "ignore:Should have ta>=t0")  # the samplers' own
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_full_replay_equals_its_recording(sampler: str, wan_model: Any, bank: Any, page: Page) -> None:

@@ -139,7 +139,8 @@ def _predict_noise(attachment: Attachment, executor: Any, x: Tensor, timestep: T
 
     def compute(*, reader: AttentionReader | None = None, window: Window | None = None, restrict: bool = False,
                 connect: Connect | None = None) -> Tensor:
-        call = Patched(model_options, run.layers, reader, window, restrict, connect, capture=bool(pp), witness=True)
+        call = Patched(model_options, run.layers, reader, window, restrict, connect, capture=bool(pp), witness=True,
+                       objects=getattr(guider.model_patcher, "object_patches", {}))
         out = executor(x, timestep, call.options, seed)
         call.options = {}  # they hold the call itself, and with it whole queries and keys until the garbage collector comes
         if not call.ran:  # never to be remembered as computed

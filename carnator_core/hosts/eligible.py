@@ -53,6 +53,12 @@ def _guides_its_own_way(guider: Any) -> bool:
     return not plain or not guider.conds.keys() <= {"positive", "negative"}
 
 
+def _on_many(patcher: Any) -> bool:
+    """Whether the host evaluates the branches on several devices at once (its MultiGPU CFG Split)."""
+    found = getattr(patcher, "get_additional_models_with_key", None)
+    return found is not None and bool(found("multigpu"))
+
+
 def _branch_problem(name: str, conds: list[dict[str, Any]]) -> str:
     if len(conds) > 1:
         return f"the {name} conditioning has {len(conds)} parts; Carnator reuses renders of one prompt at a time"
@@ -94,6 +100,8 @@ def why_not(guider: Any, noise: Tensor, latent: Tensor | None, sampler: Any, sig
         return "the noise is switched off; Carnator serves renders from pure noise"
     if _guides_its_own_way(guider):
         return f"{type(guider).__name__} guides with passes of its own; Carnator knows CFGGuider and BasicGuider"
+    if _on_many(guider.model_patcher):
+        return "the model is split over several GPUs (MultiGPU); Carnator serves one device"
     options = guider.model_options
     for name in ("context_handler", "model_function_wrapper", "sampler_cfg_function", "sampler_pre_cfg_function",
                  "sampler_post_cfg_function", "sampler_calc_cond_batch_function", "denoise_mask_function"):

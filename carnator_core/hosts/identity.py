@@ -70,15 +70,23 @@ def forward_digest(options: dict[str, Any], objects: Mapping[str, Any], own: str
     return _digest({**rest, **{k: v for k, v in wrappers.items() if any(v.values())}, **replaced, **(injected or {})})
 
 
+def filled(held: Any) -> Any:
+    """A patcher's nested registers (callbacks by kind and key) without those that are empty; other values as they are."""
+    if not isinstance(held, Mapping):
+        return held
+    inner = {key: filled(value) for key, value in held.items()}
+    return {key: value for key, value in inner.items() if value is not None and (not hasattr(value, "__len__") or len(value))}
+
+
 def _digest(values: dict[Any, Any]) -> str:
     if not values:
         return "none"
     h = hashlib.sha256()
-    _feed(h, values, set())
+    _feed(h, values, {})
     return h.hexdigest()[:16]
 
 
-def _feed(h: Any, value: Any, seen: set[int], depth: int = 0) -> None:
+def _feed(h: Any, value: Any, seen: dict[int, Any], depth: int = 0) -> None:
     """Add what can be told of a value between processes: names and what they hold, no addresses.
 
     Of objects that are not known their attributes count, for a node's settings may stand there (NAG's scale, a bypassed
@@ -94,7 +102,7 @@ def _feed(h: Any, value: Any, seen: set[int], depth: int = 0) -> None:
     elif depth > 8 or id(value) in seen or isinstance(value, type | torch.nn.Module) or hasattr(value, "patches_uuid"):
         h.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
     else:
-        seen.add(id(value))
+        seen[id(value)] = value  # kept: a value that was made on the way, and let go, leaves its number to the next
         for part in _parts(h, value):
             _feed(h, part, seen, depth + 1)
 
@@ -127,6 +135,19 @@ def _parts(h: Any, value: Any) -> Iterable[Any]:
         held = {n: getattr(value, n, None) for n in ((slots,) if isinstance(slots, str) else slots)}
         held |= getattr(value, "__dict__", {})
         yield {k: v for k, v in held.items() if v is not None and not isinstance(v, MethodType)}
+
+
+def numerics(model: Any) -> str:
+    """What a host was started with, or another node has set for the whole process, that changes a model's results."""
+    from comfy.cli_args import args
+    from comfy.ldm.modules.attention import optimized_attention
+
+    fast = sorted(str(getattr(feature, "value", feature)) for feature in getattr(args, "fast", None) or ())
+    cast = getattr(model, "manual_cast_dtype", None)
+    said = [getattr(optimized_attention, "__name__", "attention"), *([f"cast {cast}"] if cast is not None else []), *fast]
+    if getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False):
+        said.append("fp16 accumulation")
+    return ", ".join(said)
 
 
 def sampler_name(sampler: Any) -> str:
@@ -166,8 +187,10 @@ def identity(guider: Any, latent_shape: Iterable[int], guided: bool, own: str) -
         "weights": weights_digest(patcher),
         "patches": patches_digest(patcher),
         "other nodes": forward_digest(guider.model_options, getattr(patcher, "object_patches", {}), own, {
-            name: held for name in ("injections", "weight_wrapper_patches") if (held := getattr(patcher, name, None))}),
+            name: held for name in ("injections", "weight_wrapper_patches", "callbacks")
+            if (held := filled(getattr(patcher, name, None)))}),
         "precision": str(patcher.model_dtype()),
+        "numerics": numerics(model),
         "latent": "x".join(str(n) for n in latent_shape),
         "sampling": type(sampling).__mro__[1].__name__ + (f" shift {shift:g}" if shift is not None else ""),
         "text": "none" if text is None else str(text.shape[-1]),

@@ -31,7 +31,7 @@ from .attachment import Attachment
 from .eligible import backbone_of
 from .identity import KEY, conditioning_digest, guided, identity, sampler_name, tensor_digest
 from .patching import window_maker
-from .pictures import tail_frame
+from .pictures import room_for, tail_frame
 
 log = logging.getLogger("carnator")
 # What an odd entry, prompt or model makes our own code raise. Never the host's interrupt, and never a lack of memory.
@@ -88,7 +88,8 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
     if attachment.preset is not None:
         probe, verdict = attachment.preset
         run.before = probe.seconds
-        run.probe, run.own = probe, Trajectory(probe.trajectory.sigmas, probe.trajectory.predictions)
+        seen = [p.to(patcher.load_device) for p in probe.trajectory.predictions]  # between nodes they wait in the host's memory
+        run.probe, run.own = probe, Trajectory(probe.trajectory.sigmas, seen)
         if verdict.accepted and attachment.bank is not None:
             verdict = replace(verdict, history=loans.take(verdict.history_id))
             if verdict.history is None:
@@ -116,7 +117,8 @@ def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, s
     carried = positive.get("carnator") or {}
     text = carried.get("text") or attachment.text()
     prompt = parse(attachment.settings.subject or text)
-    known, vector = identity(guider, noise.shape[1:], guided, KEY), text_vector(positive["cross_attn"].float().cpu())
+    known, vector = identity(guider, noise.shape[1:], guided, KEY), text_vector(positive["cross_attn"].float().cpu(),
+                                                                                   positive.get("attention_mask"))
     if attachment.clip is not None and prompt.text:  # vectors of another kind are never compared with these
         known, vector = Identity({**known.fields, "recall": attachment.clip.kind}), attachment.clip.vector(prompt.text)
     return Request(
@@ -142,7 +144,7 @@ def middle(layers: int) -> range:
 
 def _signature(attachment: Attachment, patcher: Any, probe: Probe) -> Signature:
     last = probe.trajectory.predictions[-1][0]
-    return signature(probe.regions, tail_frame(patcher.model, last, attachment.vae), last, probe.patch)
+    return signature(probe.regions, tail_frame(patcher.model, last, room_for(attachment.vae, patcher, last)), last, probe.patch)
 
 
 def judge_probe(run: Run, found: list[Candidate], bank: Bank | None, patcher: Any, vae: Any, thresholds: Thresholds,

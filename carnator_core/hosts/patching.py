@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,17 +25,23 @@ def cfg_pp_functions(options: dict[str, Any]) -> list[Callable[[dict[str, Any]],
     return [f for f in functions if getattr(f, "__module__", "").endswith("k_diffusion.sampling")]
 
 
-def restrictable(options: dict[str, Any]) -> bool:
-    """Whether restricted layers may stand in for the host's blocks: only where no other node works inside of them."""
+def restrictable(options: dict[str, Any], objects: Mapping[str, Any]) -> bool:
+    """Whether restricted layers may stand in for the host's blocks: only where no other node works inside of them.
+
+    objects: what stands in for parts of the model (a patcher's object patches); a block's, or a layer's of one, would be left
+    out.
+    """
     transformer = options.get("transformer_options", {})
-    return not transformer.get("patches") and not transformer.get("patches_replace")
+    inside = any("blocks." in name for name in objects)
+    return not transformer.get("patches") and not transformer.get("patches_replace") and not inside
 
 
-def compiled(options: dict[str, Any]) -> bool:
-    """Whether the forward is compiled (the host's TorchCompileModel and what builds on it). Its guards leave
-    `transformer_options` out, so what is patched in there would stay in every later call, or never come into any."""
+def compiled(options: dict[str, Any], objects: Mapping[str, Any]) -> bool:
+    """Whether the forward is compiled, whole (the host's TorchCompileModel and what builds on it) or block by block. Its guards
+    leave `transformer_options` out, so what is patched in there would stay in every later call, or never come into any."""
     return "torch_compile_kwargs" in options or "torch.compile" in {
-        key for keyed in options.get("transformer_options", {}).get("wrappers", {}).values() for key in keyed}
+        key for keyed in options.get("transformer_options", {}).get("wrappers", {}).values() for key in keyed} or any(
+        "blocks." in name and hasattr(held, "_orig_mod") for name, held in objects.items())
 
 
 # Arguments of an attention call that leave it one that ours may compute in its place.
@@ -54,16 +60,18 @@ class Patched:
     """`options`: a copy of the call's model options with what this call needs; the original is left as it was.
 
     Slots that hold one value (a block's replacement, the attention override) are chained, never overwritten.
-    `uncond` holds the unconditional prediction [C, T, H, W] after the call when `capture` was asked for, `ran` says
-    whether the last block ran when `witness` was: a step cache of another pack, under whatever name, leaves it out.
+    objects: the patcher's object patches. `uncond` holds the unconditional prediction [C, T, H, W] after the call when
+    `capture` was asked for, `ran` says whether the last block ran when `witness` was: a step cache of another pack, under
+    whatever name, leaves it out.
     In a compiled forward nothing is patched, and nothing witnessed.
     """
 
     def __init__(self, options: dict[str, Any], layers: int, reader: AttentionReader | None, window: Window | None,
-                 restrict: bool, connect: Connect | None, capture: bool, witness: bool = False) -> None:
+                 restrict: bool, connect: Connect | None, capture: bool, witness: bool = False,
+                 objects: Mapping[str, Any] | None = None) -> None:
         self.options = options
         self.uncond: Tensor | None = None
-        if compiled(options):
+        if compiled(options, objects or {}):
             reader = window = connect = None
             witness = False
         self.ran = not witness
@@ -136,7 +144,8 @@ def _override(place: _Place, previous: Callable[..., Tensor] | None, reader: Att
         options = kwargs.get("transformer_options") or {}
         plain = previous is None and not args and not {n for n, v in kwargs.items() if v is not None and v is not False} - PLAIN
         if reader is not None:
-            reader.attention(place.layer, place.order, q, k, heads, options, bool(kwargs.get("skip_reshape")))
+            reader.attention(place.layer, place.order, q, k, heads, options, bool(kwargs.get("skip_reshape")),
+                             kwargs.get("mask") if not args else args[0])
         if connect is not None and place.order == 1 and plain and not _given_up:
             try:
                 out = connect.attention(place.layer, q, k, v, heads, branches(options, q.shape[0]))
@@ -157,7 +166,7 @@ def window_maker(guider: Any, settings: Settings) -> Callable[[Regions], Window 
     backbone = backbone_of(model)
 
     def make(scope: Regions) -> Window | None:
-        if backbone is None or not restrictable(guider.model_options):
+        if backbone is None or not restrictable(guider.model_options, getattr(guider.model_patcher, "object_patches", {})):
             return None
         window = _window(backbone, model.diffusion_model, settings, scope)
         if window is not None and (short := _short_of(window, scope, guider.model_patcher)):

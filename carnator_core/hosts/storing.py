@@ -20,7 +20,7 @@ from ..request import Request, Settings
 from ..reuse import Run
 from ..signature import signature
 from ..verdicts import Hit, new_hit_id
-from .pictures import tail_frame
+from .pictures import room_for, tail_frame
 
 log = logging.getLogger("carnator")
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="carnator-store")
@@ -40,11 +40,12 @@ def history_of(run: Run, patcher: Any, vae: Any, seed: Any, seconds: float) -> H
     probe = run.finish_probe()
     last = own.predictions[-1][0].to(patcher.load_device).float()
     seen = probe.trajectory.predictions[-1][0] if probe.regions else last
+    eye = room_for(vae, patcher, seen)  # as the gate sees a render in the middle of it
     return History(
         identity=request.identity, prompt=request.facts["text"] or request.prompt.raw, text_vector=request.text_vector,
         noise=request.noise, sigmas=request.sigmas, call_sigmas=torch.tensor(own.sigmas), denoised=stacked[:, 0].contiguous(),
         uncond=stacked[:, 1].contiguous() if stacked.shape[1] > 1 else None,
-        signature=signature(probe.regions, tail_frame(model, seen, vae), seen, probe.patch) if probe.regions else None,
+        signature=signature(probe.regions, tail_frame(model, seen, eye), seen, probe.patch) if probe.regions else None,
         facts={"conditioning": request.facts["conditioning"], "sampler": request.facts["sampler"],
                "schedule": request.facts["schedule"], "steps": len(request.sigmas) - 1, "seed": int(seed or 0),
                "subject": run.settings.subject,
