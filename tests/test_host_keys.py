@@ -299,3 +299,20 @@ def test_a_vae_that_would_drive_the_model_out_is_left_alone(free: float, dynamic
     assert room_for(vae, patcher, denoised) is (vae if used else None) and room_for(None, patcher, denoised) is None
     on_cpu = SimpleNamespace(load_device=torch.device("cpu"))
     assert room_for(vae, on_cpu, denoised) is vae
+
+
+def test_a_replay_that_is_not_bit_for_bit_says_so(wan_model: Any, bank: Any, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trajectory too large to be kept in float32 is kept compressed, as those of real clips are."""
+    from carnator.carnator_core import record
+    from carnator.carnator_core.bank import codec
+
+    with_node = reuse(wan_model, bank)
+    for limit, ending in ((1 << 26, "from the bank"), (1 << 10, "45 dB or better (a trajectory of this size is kept compressed)")):
+        monkeypatch.setattr(record, "EXACT_BYTES", limit)
+        monkeypatch.setattr(codec, "EXACT_LIMIT_BYTES", limit)
+        ask = Ask(seed=limit % 7)
+        dense = ksampler(with_node, ask)
+        again = ksampler(with_node, ask)
+        assert page.last["computed"] == 0 and page.last["reason"].endswith(ending), page.last["reason"]
+        assert torch.equal(again, dense) == (limit > 1 << 20)
+        assert float((again - dense).square().mean()) < 10**-4.5 * float(dense.max() - dense.min()) ** 2

@@ -11,16 +11,17 @@ from torch import Tensor
 
 from ..backbones.base import token_grid
 from ..bank import Bank, BankError, Loans, noise_digest
+from ..bank.errors import BankDamaged
 from ..decide import Candidate, candidates, is_repeat, judge
 from ..gate import Thresholds
-from ..history import Identity, repeat_key
+from ..history import Identity, Remembered, repeat_key
 from ..observe import AttentionReader
 from ..outcome import Look, Probe, Verdict
 from ..passes import Restart
 from ..profile import UNCERTIFIED, Profile
 from ..prompt import Prompt, parse, token_slots
 from ..recall import text_vector
-from ..record import Trajectory
+from ..record import Trajectory, storage_dtype
 from ..regions import latent_weights, regions, token_weights
 from ..request import Request, Settings
 from ..retrospect import FIRST_ORDER
@@ -101,7 +102,8 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
     elif repeat and settings.mode != "attention" and not attachment.stop_after_probe:
         history = loans.take(repeat)
         if history is not None:
-            run.adopt(Verdict(True, "the very same render: replayed from the bank", history, repeat, exact=True, similarity=1.0,
+            said = "the very same render: replayed from the bank" + _fidelity(history)
+            run.adopt(Verdict(True, said, history, repeat, exact=True, similarity=1.0,
                               look=Look(history.prompt, history.thumbnail)))
     elif found and not attachment.stop_after_probe:
         loans.begin(found[0].card.id)  # read and decoded while the probe computes
@@ -110,6 +112,16 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
             if history is not None:
                 run.noise = history.noise
     return run
+
+
+def _fidelity(history: Remembered) -> str:
+    """What a replay of this history is, where it is not the render bit for bit."""
+    try:
+        calls = len(history.past) * history.stack
+    except BankDamaged:
+        return ""  # the run that takes it up will say so
+    exact = storage_dtype(history.noise, calls) == torch.float32
+    return "" if exact else ", to 45 dB or better (a trajectory of this size is kept compressed)"
 
 
 def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor, guided: bool) -> Request:
