@@ -178,7 +178,7 @@ def scope_equal() -> str:
     """Speed of ours over each rival's at equal quality: near the dense render, and where the prompt alone counts."""
     rows = []
     for title, found in measured("scope"):
-        for other, compared in scope_bench.equal(found["curve"]).items():
+        for other, compared in scope_bench.equal(found["curve"]).items() if "curve" in found else ():
             by, said = {json.dumps(row["setting"]): row for row in compared}, RIVALS[other]
             near, loose = by[NEAR], by[LOOSE]
             rows.append([title, said, *_equal(near, "psnr_dense", "{:.1f} dB"), *_equal(loose, "alignment", "{:.3f}")])
