@@ -22,7 +22,7 @@ from .request import Request, Settings
 from .signature import Signature
 
 log = logging.getLogger("carnator")
-NOTHING_NAMED = recall.Correspondence((), None, ())  # no text to compare: the change map alone decides
+NOTHING_NAMED = recall.Correspondence((), None, (), known=False)  # no text to compare: the change map alone decides
 REGIONAL = ("joint", "latent")  # modes that keep the history outside a region, and so need one
 ALIKE = 0.5  # cosine similarity of pooled conditionings below which nothing is worth a look
 
@@ -78,7 +78,8 @@ def candidates(request: Request, bank: Recall, noise_digest: str, settings: Sett
     reasons: list[str] = []
     for card, similarity in ranked:
         same = card.noise_digest == noise_digest
-        if not same and card.facts.get("conditioning") == request.facts.get("conditioning") is not None:
+        encoded = request.facts.get("conditioning"), card.facts.get("conditioning")
+        if not same and encoded[0] == encoded[1] is not None:
             reasons.append(f'only the seed differs from "{short(card.prompt)}", which asks for another take')
             continue
         if settings.noise == "mine" and not same:
@@ -89,8 +90,11 @@ def candidates(request: Request, bank: Recall, noise_digest: str, settings: Sett
                            f'{ALIKE:.2f} asked)')
             continue
         correspondence, text = NOTHING_NAMED, "the prompt's text is not known"
-        if request.prompt.text and card.prompt:
-            said = recall.verdict(request.prompt, parse(str(card.facts.get("subject") or card.prompt)))
+        theirs = str(card.facts.get("subject") or card.prompt)
+        if None not in encoded and encoded[0] != encoded[1] and _same_words(request, card, theirs):
+            text = "the words are the same and what they were encoded to is not, so they do not tell what differs"
+        elif request.prompt.text and card.prompt:
+            said = recall.verdict(request.prompt, parse(theirs))
             if said.correspondence is None:
                 reasons.append(f'"{short(card.prompt)}": {said.reason}')
                 continue
@@ -102,6 +106,12 @@ def candidates(request: Request, bank: Recall, noise_digest: str, settings: Sett
     if not found:
         return [], reasons[0]
     return found, ""
+
+
+def _same_words(request: Request, card: Card, theirs: str) -> bool:
+    """Whether a history has this request's text to the letter, and the text that stands for it (`theirs`), if any, too."""
+    ours = request.facts.get("text") or request.prompt.raw
+    return bool(ours) and ours == card.prompt and request.prompt.raw == theirs
 
 
 def short(text: str) -> str:

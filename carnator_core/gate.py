@@ -197,7 +197,7 @@ def judge(
     elif substituted and not seen_change and not any(d.entity == substituted[0] for d in distances):
         problems.append(f"{_subject(substituted)}: not to be seen in the first steps, so nothing could be compared")
     recompute = differing_entities(correspondence)
-    reason = "; ".join(problems) if problems else _accepted(recompute, change_share if seen_change else None)
+    reason = "; ".join(problems) if problems else _accepted(recompute, change_share if seen_change else None, correspondence.known)
     return Decision(not problems, reason, tuple(distances), history_id, tuple(unmeasured), recompute)
 
 
@@ -273,9 +273,9 @@ def _words(d: Distance, history_name: str, target: Signature, history: Signature
     return f"{subject}: {way} ({d.value:.0%} of the frame apart, at most {d.threshold:.0%})"
 
 
-def _accepted(recompute: tuple[tuple[str, str], ...], change_share: float | None) -> str:
+def _accepted(recompute: tuple[tuple[str, str], ...], change_share: float | None, known: bool) -> str:
     what = ", ".join(_subject(pair) for pair in recompute)
-    scope = f"computed anew: {what}" if what else "nothing differs by name"
+    scope = f"computed anew: {what}" if what else "nothing differs by name" if known else "words do not tell what differs"
     return scope if change_share is None else f"{scope}; about {change_share:.0%} of the picture changes"
 
 

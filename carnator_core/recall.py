@@ -30,11 +30,13 @@ class Correspondence:
 
     pairs: (target lemma, history lemma) of all entities, the substituted one included last. substituted: that pair, if
     any. modifiers: (target lemma, target's modifier, history's) for every difference; lemma "" for the whole picture.
+    known: False when there were no words to compare, so that nothing can be said of what differs.
     """
 
     pairs: tuple[tuple[str, str], ...]
     substituted: tuple[str, str] | None
     modifiers: tuple[Change, ...]
+    known: bool = True
 
 
 @dataclass(frozen=True)

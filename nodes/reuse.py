@@ -10,7 +10,7 @@ from ..carnator_core.hosts import comfy as door
 from ..carnator_core.hosts.graph import prompt_of, unfollowed
 from ..carnator_core.request import MODES, Settings
 from . import defaults, profiles
-from .running import running
+from .running import executing, running
 from .status import reporter, speaker
 from .types import BankHandle, BankType, advanced
 
@@ -74,7 +74,7 @@ class CarnatorReuse(io.ComfyNode):
 
         def text() -> str:
             """Asked for when sampling starts: this node's output is kept while only the prompt changes."""
-            return prompt_of(dict(running().graph) or queued, node)
+            return prompt_of(dict(running().graph) or queued, node, executing())
 
         def unfollowed_now() -> bool:
             return unfollowed(dict(running().graph) or queued, node, "CarnatorReuse")

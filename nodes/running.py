@@ -44,3 +44,12 @@ def running() -> Running:
         return Running(str(run), graph, workflow)
     except (ImportError, AttributeError, IndexError, TypeError, ValueError):
         return Running()
+
+
+def executing() -> str:
+    """Id of the node that is executed now; "" outside of an execution, or on a host that does not tell."""
+    try:
+        from comfy_execution.utils import get_executing_context
+    except ImportError:  # hosts before it
+        return ""
+    return str(getattr(get_executing_context(), "node_id", None) or "")

@@ -6,7 +6,9 @@ import logging
 from typing import Any
 
 from comfy_api.latest import io
+from torch import Tensor
 
+from ..carnator_core.hosts.identity import tensor_digest
 from ..carnator_core.prompt import parse
 
 log = logging.getLogger("carnator")
@@ -49,4 +51,7 @@ class CarnatorTextEncode(io.ComfyNode):
         tokens = clip.tokenize(text)
         conditioning = clip.encode_from_tokens_scheduled(tokens)
         carried = {"text": text, "pieces": pieces_of(clip, tokens), "entities": [e.lemma for e in parse(text).entities]}
-        return io.NodeOutput([[tensor, {**extra, "carnator": carried}] for tensor, extra in conditioning])
+        # Nodes that mix conditionings copy all this beside another tensor; the digest tells.
+        return io.NodeOutput([
+            [tensor, {**extra, "carnator": {**carried, "digest": tensor_digest(tensor) if isinstance(tensor, Tensor) else ""}}]
+            for tensor, extra in conditioning])

@@ -98,13 +98,14 @@ def encode(text: str, stock: bool = False, mask: bool = False) -> Any:
     from carnator.nodes.text_encode import CarnatorTextEncode
 
     clip = CarnatorDemoText.execute().result[0]
+    whole = clip.encode_from_tokens_scheduled
+    clip.encode_from_tokens_scheduled = lambda tokens: [[t[:, :SLOTS], extra] for t, extra in whole(tokens)]
     if stock:
         import nodes
 
         conditioning = nodes.CLIPTextEncode().encode(clip, text)[0]
     else:
         conditioning = CarnatorTextEncode.execute(clip, text).result[0]
-    conditioning = [[t[:, :SLOTS], extra] for t, extra in conditioning]
     if not mask:
         return conditioning
     return [[t, {**extra, "attention_mask": torch.ones(t.shape[:2], dtype=torch.long)}] for t, extra in conditioning]

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from carnator.carnator_core.change import ChangeScale
-from carnator.carnator_core.decide import Candidate, judge
+from carnator.carnator_core.decide import NOTHING_NAMED, Candidate, candidates, judge
 from carnator.carnator_core.gate import Thresholds
 from carnator.carnator_core.history import History, Identity
 from carnator.carnator_core.outcome import Probe, Verdict
+from carnator.carnator_core.prompt import parse
 from carnator.carnator_core.recall import Correspondence
 from carnator.carnator_core.record import Trajectory
-from carnator.carnator_core.request import Settings
+from carnator.carnator_core.request import Request, Settings
 from carnator.carnator_core.signature import signature
 from torch import Tensor
 
@@ -51,3 +52,28 @@ def test_a_mode_that_keeps_the_history_outside_a_region_refuses_when_nothing_is_
 def test_forecasting_needs_no_region(mode: str) -> None:
     verdict = judged(torch.ones(GRID, dtype=torch.bool), mode)
     assert verdict.accepted and verdict.regions is None and verdict.weights is None
+
+
+def recalled(text: str, encoded: str | None, prompt: str, theirs: str | None, subject: str = "") -> Candidate:
+    """What a request with a text and a digest of its conditioning recalls of one history from the same noise."""
+    request = Request(Identity({}), parse(subject or text), torch.ones(1), torch.zeros(1), torch.zeros(1),
+                      facts={"text": text, "conditioning": encoded})
+    card: Any = SimpleNamespace(id="h1", prompt=prompt, identity=Identity({}), noise_digest="n",
+                                facts={"conditioning": theirs, "subject": subject})
+    bank: Any = SimpleNamespace(nearest=lambda *_: [(card, 0.9)], identities=lambda: [Identity({})])
+    (found,), reason = candidates(request, bank, "n", Settings())
+    assert not reason
+    return found
+
+
+def test_equal_words_of_different_conditionings_tell_nothing() -> None:
+    fox = "a fox on snow"
+    found = recalled(fox, "a", fox, "b")
+    assert found.correspondence is NOTHING_NAMED and "the words are the same" in found.text
+    for text, encoded, prompt, theirs in ((fox, "a", fox, "a"), (fox, "a", fox, None), (fox, "a", "the fox on snow", "b")):
+        found = recalled(text, encoded, prompt, theirs)
+        assert found.correspondence.known and found.correspondence.pairs == (("fox", "fox"), ("snow", "snow"))
+    assert recalled("a fox on snow, 4k", "a", "a fox on snow, 8k", "b", subject="a fox on snow").correspondence.known, "its purpose"
+    for text, prompt in (("", ""), ("", fox), (fox, "")):
+        found = recalled(text, "a", prompt, "b")
+        assert found.correspondence is NOTHING_NAMED and found.text == "the prompt's text is not known"

@@ -61,6 +61,14 @@ def test_a_shared_entity_is_compared_in_colour_and_motion() -> None:
     assert found.unmeasured == ("predicted change",)
 
 
+def test_without_words_it_does_not_say_that_nothing_differs() -> None:
+    unknown = Correspondence((), None, (), known=False)
+    found = decide({}, {}, unknown, 0.5)
+    assert found.accepted and found.reason == "words do not tell what differs; about 50% of the picture changes"
+    assert not decide({}, {}, unknown, 0.93).accepted and not decide({}, {}, unknown).accepted
+    assert decide({}, {}, match(), 0.5).reason == "nothing differs by name; about 50% of the picture changes"
+
+
 def test_a_substituted_entity_is_compared_in_all_and_computed_anew() -> None:
     ours, theirs = {"wolf": thing(), "snow": thing()}, {"fox": thing(), "snow": thing()}
     for agreed in (match((SNOW,), WOLF), match((SNOW, WOLF), WOLF)):

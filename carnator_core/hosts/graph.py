@@ -1,10 +1,21 @@
-"""Finding the prompt text that belongs to a node, in the workflow the host runs."""
+"""Finding the prompt text that belongs to a sampler, in the workflow the host runs.
+
+A text counts only when the graph alone shows that it is the one that was encoded: through nodes whose doings are known.
+Behind any other node (a replacement, a wildcard, a language model, a mix of conditionings) it is unknown.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-_TEXT_INPUTS = ("text", "prompt", "positive_prompt", "string", "value", "t5xxl")
+_HANDED_ON = {"PrimitiveString": "value", "PrimitiveStringMultiline": "value", "StringConstant": "string",
+              "Reroute": "", "ReroutePrimitive|pysssss": "value"}  # class -> the input that its first output repeats
+_ENCODERS = ("CLIPTextEncode", "CarnatorTextEncode")
+_CONDITIONED = ("LTXVConditioning", "WanImageToVideo")  # positive, negative in and out; the text's tensors stay as they are
+_GUIDERS = {"BasicGuider": "conditioning", "CFGGuider": "positive"}
+_SAMPLERS = ("KSampler", "KSamplerAdvanced", "SamplerCustom", "SamplerCustomAdvanced")
+_DEEPEST = 12
 
 
 def _consumers(graph: dict[str, Any], node: str) -> list[str]:
@@ -12,44 +23,92 @@ def _consumers(graph: dict[str, Any], node: str) -> list[str]:
             if any(isinstance(v, list) and len(v) == 2 and str(v[0]) == node for v in n.get("inputs", {}).values())]
 
 
-def _text(graph: dict[str, Any], link: Any, depth: int = 0) -> str:
-    """The text behind a link: of the node's own text input, or further up."""
-    if isinstance(link, str):
-        return link
-    if not (isinstance(link, list) and len(link) == 2) or depth > 12:
-        return ""
-    inputs = graph.get(str(link[0]), {}).get("inputs", {})
-    for name in _TEXT_INPUTS:
-        if name in inputs:
-            found = _text(graph, inputs[name], depth + 1)
-            if found:
-                return found
-    for name in ("positive", "conditioning", "conditioning_1"):
-        if name in inputs:
-            return _text(graph, inputs[name], depth + 1)
-    return ""
+def _source(graph: dict[str, Any], link: Any) -> tuple[str, dict[str, Any], Any]:
+    """Class, inputs and output index behind a link; class "" when there is none."""
+    node = graph.get(str(link[0])) if isinstance(link, list) and len(link) == 2 else None
+    return (str(node.get("class_type")), node.get("inputs", {}), link[1]) if node else ("", {}, 0)
 
 
-def prompt_of(graph: dict[str, Any] | None, node: str | None) -> str:
-    """Text of the positive prompt of the first sampler or guider downstream of `node`; "" when none is found.
+def _repeated(kind: str, inputs: dict[str, Any]) -> Any:
+    """What a node that hands something on hands on."""
+    return inputs.get(_HANDED_ON[kind]) if _HANDED_ON[kind] else next(iter(inputs.values()), None)
+
+
+def _string(graph: dict[str, Any], value: Any, depth: int = 0) -> str | None:
+    """The text of an input, typed or linked; None when it cannot be told."""
+    if isinstance(value, str):
+        return value
+    kind, inputs, output = _source(graph, value)
+    if depth > _DEEPEST or output != 0:
+        return None
+    if kind in _HANDED_ON:
+        return _string(graph, _repeated(kind, inputs), depth + 1)
+    if kind == "StringConcatenate":
+        parts = [_string(graph, inputs.get(name, default), depth + 1)
+                 for name, default in (("string_a", None), ("delimiter", ""), ("string_b", None))]
+        known = [part for part in parts if part is not None]
+        return "".join(known) if len(known) == len(parts) else None
+    return None
+
+
+def _encoded(graph: dict[str, Any], link: Any, depth: int = 0) -> str | None:
+    """The text that a conditioning was encoded from; None when it cannot be told."""
+    kind, inputs, output = _source(graph, link)
+    if depth > _DEEPEST:
+        return None
+    if kind in _CONDITIONED and output in (0, 1):
+        return _encoded(graph, inputs.get(("positive", "negative")[output]), depth + 1)
+    if output != 0:
+        return None
+    if kind in _ENCODERS:
+        return _string(graph, inputs.get("text"))
+    return _encoded(graph, _repeated(kind, inputs), depth + 1) if kind in _HANDED_ON else None
+
+
+def _sampled(graph: dict[str, Any], sampler: str) -> str | None:
+    """The text of a sampler's positive prompt; None when it cannot be told."""
+    node = graph.get(sampler, {})
+    inputs = node.get("inputs", {})
+    if node.get("class_type") not in _SAMPLERS:
+        return None
+    if node["class_type"] != "SamplerCustomAdvanced":
+        return _encoded(graph, inputs.get("positive"))
+    kind, inputs, _ = _source(graph, inputs.get("guider"))
+    return _encoded(graph, inputs.get(_GUIDERS[kind])) if kind in _GUIDERS else None
+
+
+def _reached(graph: dict[str, Any], node: str) -> Iterator[str]:
+    """The nodes that a node's model reaches and that sample with it, or may."""
+    seen, queue = {node}, [node]
+    while queue:
+        source = queue.pop()
+        for consumer in _consumers(graph, source):
+            kind, inputs = graph[consumer].get("class_type"), graph[consumer].get("inputs", {})
+            if consumer in seen or kind in _ENCODERS or kind in _CONDITIONED:
+                continue
+            if kind in _SAMPLERS:
+                if source in _links(graph[consumer], ("model", "guider")):
+                    seen.add(consumer)
+                    yield consumer
+                continue
+            seen.add(consumer)
+            if kind not in _GUIDERS and not inputs.keys().isdisjoint(("positive", "conditioning", "latent_image")):
+                yield consumer  # a sampler of another pack, perhaps
+            else:
+                queue.append(consumer)
+
+
+def prompt_of(graph: dict[str, Any] | None, node: str | None, sampler: str = "") -> str:
+    """Text of the positive prompt that the model of `node` is sampled with; "" when it cannot be told.
 
     graph: the host's API-form workflow, node id -> {class_type, inputs}. Nothing in it is executed.
+    sampler: the node that samples at this moment, "" when the host does not tell; then every sampler that the model reaches
+    has to have the same text.
     """
     if not graph or node is None:
         return ""
-    seen, queue = {str(node)}, [str(node)]
-    while queue:
-        for consumer in _consumers(graph, queue.pop(0)):
-            inputs = graph[consumer].get("inputs", {})
-            for name in ("positive", "conditioning"):
-                if name in inputs:
-                    found = _text(graph, inputs[name])
-                    if found:
-                        return found
-            if consumer not in seen:
-                seen.add(consumer)
-                queue.append(consumer)
-    return ""
+    texts = {_sampled(graph, one) for one in ([sampler] if sampler else _reached(graph, str(node)))}
+    return (texts.pop() or "") if len(texts) == 1 else ""
 
 
 def _links(node: dict[str, Any], names: tuple[str, ...] = ()) -> list[str]:

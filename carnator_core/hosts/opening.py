@@ -126,8 +126,8 @@ def _fidelity(history: Remembered) -> str:
 
 def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, sigmas: Tensor, guided: bool) -> Request:
     positive = guider.conds["positive"][0]
-    carried = positive.get("carnator") or {}
-    text = carried.get("text") or attachment.text()
+    encoded = conditioning_digest(guider.conds["positive"])
+    text, pieces = _wording(attachment, positive, encoded)
     prompt = parse(attachment.settings.subject or text)
     known, vector = identity(guider, noise.shape[1:], guided, KEY), text_vector(positive["cross_attn"].float().cpu(),
                                                                                    positive.get("attention_mask"))
@@ -136,9 +136,23 @@ def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, s
     return Request(
         identity=relay.first_half(known, sigmas) if float(sigmas[-1]) > 1e-3 else known, prompt=prompt, text_vector=vector,
         noise=noise[0].to("cpu", torch.float32, copy=True), sigmas=sigmas.detach().float().cpu(),
-        columns=_columns(prompt, text, carried.get("pieces") or []),
-        facts={"conditioning": conditioning_digest(guider.conds["positive"]), "sampler": sampler_name(sampler),
+        columns=_columns(prompt, text, pieces),
+        facts={"conditioning": encoded, "sampler": sampler_name(sampler),
                "schedule": tensor_digest(sigmas.detach().float().cpu()), "text": text})
+
+
+def _wording(attachment: Attachment, positive: dict[str, Any], encoded: str) -> tuple[str, list[str]]:
+    """Text of the positive prompt and of its slots, ("", []) when unknown. encoded: digest of the conditioning that arrived.
+
+    A conditioning that carries words but is not the one that they were encoded to (mixed, averaged, scaled) has none.
+    """
+    carried = positive.get("carnator")
+    if not carried:
+        return attachment.text(), []
+    if carried.get("digest") != encoded:
+        log.info("Carnator: another node changed the conditioning after Carnator Text Encode; its text counts as unknown.")
+        return "", []
+    return carried["text"], carried["pieces"]
 
 
 def _columns(prompt: Prompt, text: str, pieces: list[str]) -> dict[str, tuple[int, ...]]:
