@@ -60,6 +60,7 @@ _EXPLAINS: dict[str, frozenset[str]] = {
 _LOCAL = frozenset({"colour", "material", "size", "attribute"})
 _SHOWN_BY = {"action": "motion", "direction": "motion", "count": "size"}
 
+WORDLESS = 0.5  # share of the picture up to which the change map alone may vouch for a history, where no words were compared
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -196,6 +197,8 @@ def judge(
         problems.append("nothing could be compared with this history yet")
     elif substituted and not seen_change and not any(d.entity == substituted[0] for d in distances):
         problems.append(f"{_subject(substituted)}: not to be seen in the first steps, so nothing could be compared")
+    elif not correspondence.known and change_share is not None and change_share > WORDLESS:
+        problems.append(f"words do not tell what differs, and {change_share:.0%} of the picture changes")
     recompute = differing_entities(correspondence)
     reason = "; ".join(problems) if problems else _accepted(recompute, change_share if seen_change else None, correspondence.known)
     return Decision(not problems, reason, tuple(distances), history_id, tuple(unmeasured), recompute)

@@ -65,6 +65,9 @@ def test_without_words_it_does_not_say_that_nothing_differs() -> None:
     unknown = Correspondence((), None, (), known=False)
     found = decide({}, {}, unknown, 0.5)
     assert found.accepted and found.reason == "words do not tell what differs; about 50% of the picture changes"
+    much = decide({}, {}, unknown, 0.6)
+    assert not much.accepted and much.reason == "words do not tell what differs, and 60% of the picture changes"
+    assert decide({}, {}, match(), 0.6).accepted, "where words were compared, they vouch for it"
     assert not decide({}, {}, unknown, 0.93).accepted and not decide({}, {}, unknown).accepted
     assert decide({}, {}, match(), 0.5).reason == "nothing differs by name; about 50% of the picture changes"
 
