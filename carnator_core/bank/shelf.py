@@ -22,9 +22,10 @@ from ..history import Identity, repeat_key
 from . import format as entry_format
 from .errors import BankDamaged, BankForeign, BankMissing
 from .format import Header
-from .index import FILE, Index, Row, delete, is_broken, stamp
+from .index import FILE, LEASE_S, Index, Row, delete, stamp
 from .limits import valid_id
 from .reading import Reading
+from .sqlcodes import is_broken
 from .strictjson import dumps
 from .syncing import sync_folder
 from .worth import Life
@@ -91,7 +92,7 @@ class Shelf:
         index = self._index
         if index is not None and index.stamp is not None and index.stamp != stamp(self.folder / FILE):
             index.close()
-            index = None
+            index = self._index = None
         if index is None:
             index = self._index = Index.open(self.folder)
             self._seen = None
@@ -205,15 +206,29 @@ class Shelf:
         return True
 
     def _sweep(self, index: Index) -> None:
-        """Remove staging folders whose write was given up, reservations without a folder, and all trash."""
+        """Remove staging folders whose write was given up, reservations without a folder, and all trash.
+
+        A write of which the index knows nothing is not given up for that: with an index in memory, or one built anew,
+        it may be another's. So only the age of what it wrote tells.
+        """
         staging = self.folder / "staging"
         writes = index.writes(self._clock())
         there = {e.name for e in os.scandir(staging)} if staging.is_dir() else set()
         for token in writes.keys() - there:
             index.end_write(token)
         for token in there - writes.keys():
-            shutil.rmtree(staging / token, ignore_errors=True)
-        shutil.rmtree(self.folder / "trash", ignore_errors=True)
+            if self._given_up(staging / token):
+                shutil.rmtree(staging / token, ignore_errors=True)
+        trash = self.folder / "trash"  # the folder itself stays: somebody may be about to move an entry into it
+        self.empty(os.listdir(trash) if trash.is_dir() else [])
+
+    def _given_up(self, staged: Path) -> bool:
+        """Whether nothing was written into a staging folder for as long as a write counts."""
+        try:
+            newest = max(p.stat().st_mtime for p in (staged, *staged.iterdir()))
+        except OSError:  # just moved to its place, or not to be read
+            return False
+        return newest < self._clock() - LEASE_S
 
     def _row(self, entry_id: str, place: Path, header: Header) -> Row:
         with Reading(place, header, (entry_format.RENDER,)) as reading:
