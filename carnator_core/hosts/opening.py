@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..backbones.base import token_grid
-from ..bank import Bank, BankError, Loans, noise_digest
+from ..bank import Bank, BankUnreadable, Loans, noise_digest
 from ..decide import Candidate, candidates, is_repeat, judge
 from ..gate import Thresholds
 from ..history import Identity, repeat_key
@@ -57,9 +57,9 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
             found, reason = candidates(request, attachment.bank, digest, settings)
             same = attachment.bank.repeats(repeat_key(request.identity.digest(), digest, request.facts))
             repeat = next((c.id for c in same if is_repeat(request, c, digest)), "")
-        except (OSError, BankError) as error:
-            reason = f"the bank cannot be read ({error})"
-            log.warning("Carnator: %s; rendering densely.", reason)
+        except BankUnreadable as error:
+            reason = error.reason
+            log.warning("Carnator: %s; rendering densely.", storing.ascii_only(reason))
     if attachment.problem:
         found, reason = [], attachment.problem
     attachment.candidates, attachment.recall_reason = found, reason
