@@ -43,7 +43,7 @@ class Card(Protocol):
 
 
 class Recall(Protocol):
-    """The lookups of a bank that recall needs (see bank.Bank)."""
+    """The lookups of a bank that recall needs (see bank.Bank). They raise BankUnreadable."""
 
     def nearest(self, text_vector: Tensor, identity_digest: str, k: int = 10,
                 noise_digest: str | None = None) -> Sequence[tuple[Card, float]]: ...
@@ -64,7 +64,7 @@ class Candidate:
 def candidates(request: Request, bank: Recall, noise_digest: str, settings: Settings,
                k: int = 10) -> tuple[list[Candidate], str]:
     """The K histories of the bank most like the request, those that share its noise first, each K at most; or none and
-    the reason in words."""
+    the reason in words. Raises BankUnreadable: a bank that cannot be read is not an empty one."""
     digest = request.identity.digest()
     sharing = list(bank.nearest(request.text_vector, digest, k, noise_digest))
     known = {card.id for card, _ in sharing}

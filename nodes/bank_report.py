@@ -7,13 +7,14 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..carnator_core import verdicts
-from ..carnator_core.bank import EntryCard
+from ..carnator_core.bank import BankUnreadable, EntryCard
 from ..carnator_core.decide import short
 from ..carnator_core.hosts import storing
 from .status import written
 from .types import BankHandle, BankType
 
 LISTED = 10
+LATE = "the last render is still being stored and may not be counted yet"
 
 
 class CarnatorBankReport(io.ComfyNode):
@@ -40,13 +41,21 @@ class CarnatorBankReport(io.ComfyNode):
 
     @classmethod
     def execute(cls, bank: BankHandle, after: Any = None) -> io.NodeOutput:
-        storing.flush()
-        text = report(bank)
+        late = ""
+        try:
+            storing.flush()
+        except TimeoutError:  # a slow disk: what is there is reported all the same
+            late = f"\n\n{LATE}"
+        try:
+            text = report(bank)
+        except BankUnreadable as error:
+            text = f"bank '{bank.bank.folder.name}': {error.reason}"
+        text += late
         return io.NodeOutput(text, ui=written(cls.hidden.unique_id, text))
 
 
 def report(handle: BankHandle) -> str:
-    """A bank in lines of text: its space, its hits, what was said of them, and the renders that saved most."""
+    """A bank in lines of text: its space, its hits, what was said of them, and the renders that saved most. Raises BankUnreadable."""
     bank, cards = handle.bank, handle.bank.entries()
     hits, saved = sum(c.hits for c in cards), sum(c.seconds_saved for c in cards)
     used = sum(c.bytes for c in cards)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from bank_world import history, same
-from carnator.carnator_core.bank import Bank, BankDamaged, BankMissing, BankRefusal, noise_digest
+from carnator.carnator_core.bank import Bank, BankDamaged, BankMissing, BankRefusal, BankUnreadable, noise_digest
 from carnator.carnator_core.history import Identity
 from safetensors.torch import load_file
 
@@ -99,7 +99,8 @@ def test_no_folder_is_an_empty_bank(tmp_path: Path) -> None:
 def test_a_file_in_the_folders_place(tmp_path: Path) -> None:
     (tmp_path / "bank").write_text("not a folder")
     bank = open_bank(tmp_path / "bank")
-    assert bank.entries() == []
+    with pytest.raises(BankUnreadable, match="in the place of its folder"):
+        bank.entries()
     with pytest.raises(BankRefusal, match="could not be written"):
         bank.add(history())
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 from bank_world import history, same
-from carnator.carnator_core.bank import Bank, BankForeign, BankMissing, BankRefusal, Loans, exchange
+from carnator.carnator_core.bank import Bank, BankForeign, BankMissing, BankRefusal, BankUnreadable, Loans, exchange
 from carnator.carnator_core.bank.reading import Reading
 from carnator.carnator_core.bank.strictjson import dumps
 
@@ -87,18 +87,41 @@ def test_a_bank_is_private_to_its_user(common: Path, caplog: pytest.LogCaptureFi
 
     def check() -> None:
         bank = Bank.open(common / "bank", reserve_bytes=0)
-        assert bank.entries() == []
+        with pytest.raises(BankUnreadable, match="denied"):
+            bank.entries()
         with pytest.raises(BankRefusal):
             bank.add(history(1))
 
     as_somebody_else(check)
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody without rights")
+def test_what_is_wrong_with_some_entries_of_a_folder_that_may_only_be_read_hides_no_other(common: Path) -> None:
+    sound, cut, private = (Bank.open(common / "bank", reserve_bytes=0).add(history(i)) for i in range(3))
+    for path in [common / "bank", *(common / "bank").rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    render = common / "bank" / "entries" / cut / "render.safetensors"
+    render.write_bytes(render.read_bytes()[:-1])
+    (common / "bank" / "entries" / private).chmod(0o700)
+    (common / "bank" / "staging").chmod(0o700)
+
+    def check() -> None:
+        bank = Bank.open(common / "bank", reserve_bytes=0)
+        for _ in range(2):
+            assert [c.id for c in bank.entries()] == [sound]
+            assert [c.id for c, _ in bank.nearest(history().text_vector, history().identity.digest())] == [sound]
+        assert same(bank.load(sound).denoised, history().denoised)
+
+    as_somebody_else(check)
+    assert (common / "bank" / "entries" / cut).is_dir() and not (common / "bank" / "quarantine").exists()
+
+
 def test_a_file_in_the_place_of_the_bank(tmp_path: Path) -> None:
     (tmp_path / "bank").write_text("mine")
     bank = Bank.open(tmp_path / "bank", reserve_bytes=0)
-    assert bank.nearest(history().text_vector, history().identity.digest()) == [] and bank.identities() == []
-    assert bank.repeats("0" * 32) == [] and bank.total_bytes() == 0
+    with pytest.raises(BankUnreadable, match="^the bank cannot be read: something else lies in the place of its folder$"):
+        bank.nearest(history().text_vector, history().identity.digest())
+    assert bank.total_bytes() == 0
     with Loans(bank, SIGMAS) as loans:
         assert loans.take("0" * 24) is None
     with pytest.raises(BankRefusal, match="could not be written"):

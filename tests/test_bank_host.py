@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 import torch
-from carnator.carnator_core.bank import tensorfile
+from carnator.carnator_core.bank import index, tensorfile
+from carnator.carnator_core.hosts import storing
 from hosting import ANYTHING, Ask, Page, entries, granular, ksampler, reuse
 from torch import Tensor
 
@@ -133,6 +136,22 @@ def test_an_entry_deleted_between_recall_and_reading(remembered: Any, bank: Any,
             assert "cannot be read" in caplog.records[-1].message
             entries(bank)
     at_rest(bank)
+
+
+def test_a_bank_that_somebody_keeps_locked_is_not_called_empty(remembered: Any, bank: Any, page: Page,
+                                                               stock: Callable[[Ask], Tensor],
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "BUSY_S", 0.2)
+    bank.bank.close()
+    with closing(sqlite3.connect(bank.bank.folder / index.FILE, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert torch.equal(ksampler(remembered, THEIRS), stock(THEIRS))
+        storing.settle()
+    assert page.last["decision"] == "miss"
+    assert page.last["reason"] == "the bank cannot be read: another program keeps its index locked"
+    assert len(entries(bank)) == 1, "and it stays as it is"
+    ksampler(remembered, THEIRS)
+    assert page.last["decision"] == "hit"
 
 
 def test_an_interrupted_hit_gives_the_entry_back(remembered: Any, bank: Any, wan_model: Any, page: Page,

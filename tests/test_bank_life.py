@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import shutil
 import sqlite3
 import threading
@@ -128,7 +129,8 @@ def test_writes_in_flight_count(small: Bank, clock: Clock) -> None:
         small.pin(entry_id)
     with small._shelf.transaction() as index:
         index.begin_write("another process", 20_000, clock.now + 60)
-        small._shelf.stage("another process")
+        staged = small._shelf.stage("another process")
+        os.utime(staged, (clock.now, clock.now))
     with pytest.raises(BankRefusal, match="no room"):
         add(small, clock, 2)
     clock.now += DAY

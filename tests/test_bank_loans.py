@@ -288,3 +288,17 @@ def test_a_history_in_memory_serves_alike() -> None:
     assert isinstance(stored.past, Past) and stored.stack == 1 and stored.past.predictions[2].shape == (1, *stored.noise.shape)
     stored.uncond = -stored.denoised
     assert stored.stack == 2 and same(stored.past.predictions[2][1], -stored.denoised[2])
+
+
+def test_what_lies_ready_is_not_page_locked(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch rounds such memory up and keeps it for the process, also where ComfyUI was told not to pin any."""
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *_: pinned.append(self.numel()) or self)
+    stored = history(calls=CALLS)
+    entry_id = bank.add(stored)
+    with Loans(bank, sigmas(stored)) as loans:
+        loan = loans.take(entry_id)
+        assert loan is not None
+        assert all(same(loan.past.predictions[i][0], stored.denoised[i]) for i in range(CALLS))
+    assert pinned == []

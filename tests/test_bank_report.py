@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +26,26 @@ def report(bank: Any) -> list[str]:
 
 def test_of_an_empty_bank(bank: Any) -> None:
     assert report(bank) == ["bank 'bank': 0 renders, 0.0 MB of 1.0 GB, 0 pinned", "0 hits, 0.0 s saved in all"]
+
+
+def test_while_the_last_render_is_still_being_stored(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from carnator.carnator_core.hosts import storing
+
+    bank.bank.add(history())
+    stored = threading.Event()
+    storing._thread.submit(stored.wait, 60)
+    monkeypatch.setattr(storing, "flush", partial(storing.flush, 0.05))
+    try:
+        head, _, *rest = report(bank)
+    finally:
+        stored.set()
+    assert head.startswith("bank 'bank': 1 render, ")
+    assert rest[-2:] == ["", "the last render is still being stored and may not be counted yet"]
+
+
+def test_of_a_bank_that_cannot_be_read(bank: Any) -> None:
+    bank.bank.folder.write_text("a file")
+    assert report(bank) == ["bank 'bank': the bank cannot be read: something else lies in the place of its folder"]
 
 
 def test_of_one_that_was_of_use(bank: Any) -> None:

@@ -57,6 +57,14 @@ def test_a_bank_that_is_not_there_is_empty(served: Served) -> None:
     assert not served.root.exists()
 
 
+def test_a_bank_that_cannot_be_read_is_not_shown_as_empty(served: Served) -> None:
+    served.root.mkdir(parents=True)
+    (served.root / "default").write_text("a file")
+    for name in ("entries", "overview", "export"):
+        answer = served.get(name, bank="default")
+        assert answer.status == 409 and answer.json["error"].startswith("the bank cannot be read: "), name
+
+
 def test_entries_are_found_sorted_and_cut(served: Served, bank: Bank) -> None:
     newest = served.get("entries", bank="default")
     assert prompts(newest) == ["A Red ball \U0001f98a \u96ea", "a blue ball", "a red fox in snow"]

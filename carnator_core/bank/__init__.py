@@ -1,7 +1,7 @@
 """The cache bank: finished renders on disk, checked before use, within the space the creator gave."""
 
 from .card import EntryCard
-from .errors import BankDamaged, BankError, BankForeign, BankMissing, BankRefusal
+from .errors import BankDamaged, BankError, BankForeign, BankMissing, BankRefusal, BankUnreadable
 from .format import noise_digest
 from .loans import Loan, Loans
 from .reading import Reading
@@ -14,6 +14,7 @@ __all__ = [
     "BankForeign",
     "BankMissing",
     "BankRefusal",
+    "BankUnreadable",
     "EntryCard",
     "Loan",
     "Loans",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import overload
 
-import torch
 from torch import Tensor
 
 # What lies ready, in bytes: a row of forecast steps asks for one call after another with no computed step in between.
@@ -24,7 +23,7 @@ class Ahead(Sequence[Tensor]):
     """The predictions of an entry, decoded on `thread` a few calls ahead of the last one asked for.
 
     read(i) gives call i of `calls`, each of call_bytes; order: the calls that will be asked for, rising; others may be,
-    and are waited for. In pinned memory where there is a CUDA device, so that the copy to it does not wait either.
+    and are waited for. In plain memory: page-locked memory, once allocated, is the process's for good.
     `waited` counts the seconds that callers stood still. For one caller at a time; the thread outlives this.
     """
 
@@ -36,7 +35,6 @@ class Ahead(Sequence[Tensor]):
         self._calls = calls
         self._order = list(order)
         self._depth = max(LEAST, min(MOST, AHEAD_BYTES // max(1, call_bytes)))
-        self._pin = torch.cuda.is_available()
         self._thread = thread
         self._coming: dict[int, Future[Tensor]] = {}
         self._asked: deque[int] = deque(maxlen=KEPT)
@@ -77,11 +75,4 @@ class Ahead(Sequence[Tensor]):
     def _fetch(self, calls: Sequence[int]) -> None:
         for k in calls:
             if k not in self._coming:
-                self._coming[k] = self._thread.submit(self._decode, k)
-
-    def _decode(self, i: int) -> Tensor:
-        found = self._read(i)
-        try:
-            return found.pin_memory() if self._pin else found
-        except RuntimeError:  # no more memory can be pinned: the copy waits a little
-            return found
+                self._coming[k] = self._thread.submit(self._read, k)

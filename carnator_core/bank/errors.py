@@ -16,8 +16,12 @@ class BankRefusal(BankError):
     """A render that is not stored: broken values, no room, or a folder that cannot be written."""
 
 
+class BankUnreadable(BankError):
+    """The bank as a whole cannot be read now: its index is locked, or its folder fails. That is not an empty bank."""
+
+
 class BankDamaged(BankError):
-    """An entry that fails a check. It has been put aside, and callers treat it as a miss. entry_id is its id."""
+    """An entry that fails a check. It is put aside where that is possible, and callers treat it as a miss. entry_id is its id."""
 
     entry_id: str | None = None
 

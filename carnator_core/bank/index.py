@@ -7,30 +7,27 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sqlite3
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from .sqlcodes import has_no_place, is_busy
 from .worth import Life
 
 LOG = logging.getLogger("carnator")
 VERSION = 3
 FILE = "index.sqlite"
 BUSY_S = 10.0
+TRY_S = 0.25  # how long one attempt to open waits, so that a folder without locks is known at once
 LEASE_S = 15 * 60.0  # how long a write or a reading counts that nobody ended: its process may have died
-# Result codes that speak of the folder or its locks and not of the file's contents.
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_NO_PLACE = {
-    sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOLFS, sqlite3.SQLITE_AUTH,
-}  # fmt: skip
 _TABLES = """
 CREATE TABLE entries(
   id TEXT PRIMARY KEY, identity TEXT NOT NULL, noise TEXT NOT NULL, render TEXT NOT NULL,
@@ -76,18 +73,25 @@ class Index:
         """Open or create the index of a bank; one from another version or a broken one is replaced by an empty one.
 
         Where the folder cannot hold one (read-only, or a network folder without locks) it lives in memory, with a
-        warning: the bank works, but processes do not see each other's writes until they reopen it.
+        warning: the bank works, but processes do not see each other's writes until they reopen it. Raises sqlite3.Error
+        when somebody else keeps it locked for BUSY_S: an index apart from theirs would not know of their writes.
         """
         path = folder / FILE
         patience = time.monotonic() + BUSY_S
+        locks: bool | None = None
         while True:
             try:
-                return Index(_connect(path), stamp(path))
+                return Index(_connect(path, TRY_S), stamp(path))
             except sqlite3.DatabaseError as error:
-                if _code(error) in _BUSY and time.monotonic() < patience:
-                    time.sleep(0.05)  # another process is just creating it
+                if is_busy(error):
+                    locks = _can_lock(folder) if locks is None else locks
+                    if not locks:
+                        break
+                    if time.monotonic() > patience:
+                        raise
+                    time.sleep(0.05)
                     continue
-                if _code(error) in _NO_PLACE:
+                if has_no_place(error):
                     break
                 LOG.warning("bank: the index is unreadable (%s) and is rebuilt", error)
                 try:
@@ -212,16 +216,6 @@ class Index:
         self._db.execute(f"DELETE FROM {table} WHERE expires NOT BETWEEN ? AND ?", (now, now + 2 * LEASE_S))
 
 
-def is_broken(error: sqlite3.Error) -> bool:
-    """Whether the index file itself is beyond use."""
-    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; that of a broken file for an error of our own."""
-    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)) & 0xFF
-
-
 def stamp(path: Path) -> tuple[int, int] | None:
     """What tells one index file from another that took its place; None when there is none."""
     try:
@@ -247,11 +241,24 @@ def _check(entry_id: str, identity: str, size: int, dense: float, created: float
     return zlib.crc32(vector, zlib.crc32(card, zlib.crc32(repr((entry_id, identity, size, dense, created)).encode())))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open, create the tables where there are none, and make sure that they are ours."""
+def _can_lock(folder: Path) -> bool:
+    """Whether files can be locked here at all, tried on one that nobody else knows."""
+    path = folder / f"{FILE}-{secrets.token_hex(8)}"
+    try:
+        _connect(path, 0.0).close()
+    except sqlite3.Error as error:
+        return not is_busy(error)
+    finally:
+        with suppress(OSError):
+            delete(path)
+    return True
+
+
+def _connect(path: Path, wait_s: float) -> sqlite3.Connection:
+    """Open, create the tables where there are none, and make sure that they are ours; wait_s: seconds to wait for a lock."""
     if not path.exists():
         _delete_companions(path)  # those of a deleted index would be taken for this one's
-    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
@@ -265,6 +272,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.execute(f"PRAGMA user_version={VERSION}")  # always: only a write shows that the folder may just be read
         db.execute("COMMIT")
         db.execute("SELECT count(*) FROM entries").fetchone()
+        db.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
     except BaseException:
         db.close()
         raise

@@ -8,11 +8,13 @@ any moment leaves an entry that is wholly there or not at all, and the next tran
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
 import shutil
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +24,10 @@ from ..history import Identity, repeat_key
 from . import format as entry_format
 from .errors import BankDamaged, BankForeign, BankMissing
 from .format import Header
-from .index import FILE, Index, Row, delete, is_broken, stamp
+from .index import FILE, LEASE_S, Index, Row, delete, stamp
 from .limits import valid_id
 from .reading import Reading
+from .sqlcodes import is_broken
 from .strictjson import dumps
 from .syncing import sync_folder
 from .worth import Life
@@ -45,7 +48,9 @@ class Shelf:
         self._lock = threading.RLock()
         self._index: Index | None = None
         self._seen: tuple[int, int] | None = None
-        self._foreign: set[str] = set()  # entries of another version: not read again, nor counted, nor touched
+        # Entries of another version, and damaged ones that cannot be moved: not read again, nor counted, nor touched.
+        self._left: set[str] = set()
+        self._foreign = False  # whether those of another version were named in the log
 
     def place(self, entry_id: str) -> Path:
         """Where an entry lies. Raises BankMissing for what is not an id."""
@@ -60,7 +65,7 @@ class Shelf:
         Raises BankMissing when there is no bank yet (unless it is to be created), OSError and sqlite3.Error.
         """
         with self._lock:
-            if not self.folder.is_dir():
+            if not self._is_there():
                 if not create:
                     raise BankMissing("the bank is empty")
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts are nobody else's business
@@ -79,6 +84,16 @@ class Shelf:
                     delete(self.folder / FILE)
                     raise
 
+    def _is_there(self) -> bool:
+        """Whether there is a bank. Raises OSError where that cannot be known, or where something else lies in its place."""
+        try:
+            mode = os.stat(self.folder).st_mode
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, "something else lies in the place of its folder")
+        return True
+
     def close(self) -> None:
         """Let go of the index; the next transaction opens it again."""
         with self._lock:
@@ -91,7 +106,7 @@ class Shelf:
         index = self._index
         if index is not None and index.stamp is not None and index.stamp != stamp(self.folder / FILE):
             index.close()
-            index = None
+            index = self._index = None
         if index is None:
             index = self._index = Index.open(self.folder)
             self._seen = None
@@ -148,31 +163,43 @@ class Shelf:
             shutil.rmtree(self.folder / "trash" / name, ignore_errors=True)
 
     def quarantine(self, index: Index, entry_id: str, error: BankDamaged) -> None:
-        """Move a damaged entry out of the way, with one warning; only the last few are kept."""
-        LOG.warning("bank: entry %s is damaged (%s) and was put aside", entry_id, ascii_text(error))
+        """Move a damaged entry out of the way, with one warning; only the last few are kept.
+
+        Where it cannot be moved (a folder that may only be read) it is left where it is and no longer counts.
+        """
         ward = self.folder / "quarantine"
-        ward.mkdir(exist_ok=True)
         try:
-            os.rename(self.place(entry_id), ward / entry_id)
-        except OSError:
-            self.discard(index, entry_id)
+            ward.mkdir(exist_ok=True)
+            try:
+                os.rename(self.place(entry_id), ward / entry_id)
+            except OSError:
+                self.discard(index, entry_id)
+            for old in sorted(ward.iterdir())[:-KEPT_IN_QUARANTINE]:
+                shutil.rmtree(old, ignore_errors=True)
+            done = "was put aside"
+        except OSError as refused:
+            self._left.add(entry_id)
+            done = f"is left out; it cannot be put aside: {ascii_text(refused)}"
         index.drop(entry_id)
-        for old in sorted(ward.iterdir())[:-KEPT_IN_QUARANTINE]:
-            shutil.rmtree(old, ignore_errors=True)
+        LOG.warning("bank: entry %s is damaged (%s) and %s", entry_id, ascii_text(error), done)
 
     def admit(self, index: Index, entry_id: str) -> None:
         """Take the row of an entry from its folder, or put a damaged one aside."""
         index.drop(entry_id)
         place = self.place(entry_id)
-        if (place / FORGOTTEN).exists():
-            self.empty([self.discard(index, entry_id)])
+        if os.path.exists(place / FORGOTTEN):  # False, too, in a folder that may not be entered
+            try:
+                self.empty([self.discard(index, entry_id)])
+            except OSError:
+                self._left.add(entry_id)
             return
         try:
             index.put(self._row(entry_id, place, entry_format.read_header(place)))
         except BankForeign as error:
             if not self._foreign:
                 LOG.warning("bank: some entries are left alone: %s", ascii_text(error))
-            self._foreign.add(entry_id)
+                self._foreign = True
+            self._left.add(entry_id)
         except BankMissing as error:
             LOG.warning("bank: an entry cannot be read now: %s", ascii_text(error))
         except BankDamaged as error:
@@ -195,25 +222,42 @@ class Shelf:
         known = index.ids()
         for entry_id in known - there:
             index.drop(entry_id)
-        new = sorted(i for i in there - known - self._foreign if valid_id(i))
+        new = sorted(i for i in there - known - self._left if valid_id(i))
         for entry_id in new[:_BATCH]:
             self.admit(index, entry_id)
         if len(new) > _BATCH:
             return False
-        self._sweep(index)
+        try:
+            self._sweep(index)
+        except OSError as error:
+            LOG.debug("bank: nothing is swept: %s", error)  # a folder of somebody else's: no reason not to read the entries
         self._seen = now
         return True
 
     def _sweep(self, index: Index) -> None:
-        """Remove staging folders whose write was given up, reservations without a folder, and all trash."""
+        """Remove staging folders whose write was given up, reservations without a folder, and all trash.
+
+        A write of which the index knows nothing is not given up for that: with an index in memory, or one built anew,
+        it may be another's. So only the age of what it wrote tells.
+        """
         staging = self.folder / "staging"
         writes = index.writes(self._clock())
         there = {e.name for e in os.scandir(staging)} if staging.is_dir() else set()
         for token in writes.keys() - there:
             index.end_write(token)
         for token in there - writes.keys():
-            shutil.rmtree(staging / token, ignore_errors=True)
-        shutil.rmtree(self.folder / "trash", ignore_errors=True)
+            if self._given_up(staging / token):
+                shutil.rmtree(staging / token, ignore_errors=True)
+        trash = self.folder / "trash"  # the folder itself stays: somebody may be about to move an entry into it
+        self.empty(os.listdir(trash) if trash.is_dir() else [])
+
+    def _given_up(self, staged: Path) -> bool:
+        """Whether nothing was written into a staging folder for as long as a write counts."""
+        try:
+            newest = max(p.stat().st_mtime for p in (staged, *staged.iterdir()))
+        except OSError:  # just moved to its place, or not to be read
+            return False
+        return newest < self._clock() - LEASE_S
 
     def _row(self, entry_id: str, place: Path, header: Header) -> Row:
         with Reading(place, header, (entry_format.RENDER,)) as reading:

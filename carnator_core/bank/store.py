@@ -20,12 +20,13 @@ from ..history import History, Identity
 from . import exchange
 from . import format as entry_format
 from .card import Cards, EntryCard
-from .errors import BankDamaged, BankError, BankMissing, BankRefusal
+from .errors import BankDamaged, BankError, BankMissing, BankRefusal, BankUnreadable
 from .format import Header
 from .index import LEASE_S, Index
 from .nearest import Nearest
 from .reading import Reading
 from .shelf import LIFE, Shelf, ascii_text
+from .sqlcodes import in_words, is_broken
 from .syncing import replace, sync_folder
 from .worth import Life, victims, worth
 
@@ -160,7 +161,7 @@ class Bank:
         return [self._shelf.discard(index, entry_id) for entry_id in chosen]
 
     def entries(self, identity_digest: str | None = None) -> list[EntryCard]:
-        """Cards of all entries, or of those with one identity digest, oldest first. Never raises for a broken bank."""
+        """Cards of all entries, or of those with one identity digest, oldest first. Raises BankUnreadable, see _looked_up."""
         def find(index: Index) -> list[EntryCard]:
             cards, broken = self._cards.of(index, identity_digest)
             for entry_id in broken:
@@ -174,8 +175,8 @@ class Bank:
     ) -> list[tuple[EntryCard, float]]:
         """The k entries of an identity whose text is most like [D], with the cosine similarity, best first.
 
-        noise_digest: only those that started from this noise. Exact up to 2,048 entries, see nearest.py beyond. Never
-        raises for a broken bank.
+        noise_digest: only those that started from this noise. Exact up to 2,048 entries, see nearest.py beyond.
+        Raises BankUnreadable.
         """
         def find(index: Index) -> list[tuple[EntryCard, float]]:
             among = None if noise_digest is None else index.ids(identity_digest, noise_digest)
@@ -188,23 +189,31 @@ class Bank:
         return self._looked_up(find)
 
     def repeats(self, key: str) -> list[EntryCard]:
-        """The entries that are exact repeats by `history.repeat_key`, the latest first. Never raises for a broken bank."""
+        """The entries that are exact repeats by `history.repeat_key`, the latest first. Raises BankUnreadable."""
         return self._looked_up(lambda index: self._cards.some(index, index.repeats(key)))
 
     def identities(self) -> list[Identity]:
-        """All identities that entries have, the one used last for a new entry first. Never raises for a broken bank."""
+        """All identities that entries have, the one used last for a new entry first. Raises BankUnreadable."""
         return self._looked_up(lambda index: [c.identity for c in self._cards.some(index, index.one_of_each_identity())])
 
     def _looked_up(self, find: Callable[[Index], list[Found]]) -> list[Found]:
-        """What `find` finds in the index, nothing in a bank that is empty or broken."""
+        """What `find` finds in the index, nothing in a bank that is not there yet. A broken index is built anew.
+
+        Raises BankUnreadable, with the reason, for a bank that is locked or whose folder fails: it is not empty.
+        """
         try:
-            with self._shelf.transaction() as index:
+            try:
+                with self._shelf.transaction() as index:
+                    return find(index)
+            except sqlite3.DatabaseError as error:
+                if not is_broken(error):
+                    raise
+            with self._shelf.transaction() as index:  # the shelf has thrown the broken one away
                 return find(index)
         except BankMissing:
             return []
         except (BankDamaged, OSError, sqlite3.Error) as error:
-            LOG.warning("bank: cannot be read and counts as empty: %s", ascii_text(error))
-            return []
+            raise BankUnreadable(f"the bank cannot be read: {in_words(error)}") from error
 
     def _near(self, index: Index, identity: str, width: int) -> Nearest:
         """The vectors of one identity, brought up to date when anybody has changed the index."""
@@ -328,10 +337,10 @@ def _writing() -> Iterator[None]:
         yield
     except BankDamaged as error:
         raise BankRefusal(f"the entry is not sound: {error}") from error
-    except OSError as error:
-        raise BankRefusal(f"the bank could not be written: {error.strerror or error}") from error
-    except (sqlite3.Error, ValueError) as error:
-        raise BankRefusal(f"the bank could not be written: {error}") from error
+    except BankUnreadable as error:
+        raise BankRefusal(error.reason) from error
+    except (OSError, sqlite3.Error, ValueError) as error:
+        raise BankRefusal(f"the bank could not be written: {in_words(error)}") from error
 
 
 def _mb(size: int) -> str:

@@ -59,8 +59,8 @@ def open_run(attachment: Attachment, loans: Loans, guider: Any, noise: Tensor, s
             same = attachment.bank.repeats(repeat_key(request.identity.digest(), digest, request.facts))
             repeat = next((c.id for c in same if is_repeat(request, c, digest)), "")
         except (OSError, BankError) as error:
-            reason = f"the bank cannot be read ({error})"
-            log.warning("Carnator: %s; rendering densely.", reason)
+            reason = getattr(error, "reason", "") or f"the bank cannot be read ({error})"
+            log.warning("Carnator: %s; rendering densely.", storing.ascii_only(reason))
     if attachment.problem:
         found, reason = [], attachment.problem
     attachment.candidates, attachment.recall_reason = found, reason
