@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from families import WAN, ksampler_advanced, model_of
+from families import ksampler_advanced
 from hosting import ANYTHING, Ask, reuse
 from torch import Tensor
 
@@ -16,12 +15,6 @@ Pair = tuple[Any, Any]
 
 def asked(text: str = "a red ball on snow", **changes: Any) -> Ask:
     return Ask(text, **{"steps": STEPS, **changes})
-
-
-@pytest.fixture
-def experts(comfy: Any) -> Pair:
-    """The high-noise and the low-noise model."""
-    return model_of(WAN, 0), model_of(WAN, 1)
 
 
 def both(experts: Pair, bank: Any, **settings: Any) -> Pair:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experts import Pair
+from families import WAN, model_of
 from hosting import Ask, Page, bank_at, ksampler, ltx, wan
 from torch import Tensor
 
@@ -21,6 +23,12 @@ def wan_model(comfy: Any) -> Any:
 def ltx_model(comfy: Any) -> Any:
     """The LTX-Video patcher that tests share."""
     return ltx()
+
+
+@pytest.fixture
+def experts(comfy: Any) -> Pair:
+    """The high-noise and the low-noise model of a pair."""
+    return model_of(WAN, 0), model_of(WAN, 1)
 
 
 @pytest.fixture

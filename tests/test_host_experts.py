@@ -15,7 +15,7 @@ from hosting import GATE_DEFAULTS, NOTHING, Ask, Page, bank_at, entries, granula
 from matrix import ASIDE, DECLINES, WORKS, shows
 from torch import Tensor
 
-pytest_plugins = ["hosting_fixtures", "experts"]
+pytest_plugins = ["hosting_fixtures"]
 pytestmark = pytest.mark.host
 
 
