@@ -20,6 +20,7 @@ from hosting import (
     schedule,
     wan,
 )
+from matrix import DECLINES, shows
 from torch import Tensor
 
 pytest_plugins = ["hosting_fixtures"]
@@ -270,6 +271,7 @@ def test_what_a_node_does_before_and_after_a_render_counts(wan_model: Any, bank:
     assert page.last["decision"] == "hit" and page.last["computed"] == 0
 
 
+@shows("Wan2.1", "MultiGPU CFG Split", DECLINES)
 def test_a_model_on_many_devices_is_left_to_the_host(wan_model: Any, bank: Any, page: Page,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
