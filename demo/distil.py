@@ -10,19 +10,16 @@ share `early` of the steps the residual streams after corresponding layers. Two 
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import load_file
 from torch import Tensor
 
 from . import data, dit, families, transfer, words
-from .train import Descent, levels
+from .train import Descent, launch, levels
 
 ENDS = tuple(layers[-1] + 1 for layers in transfer.LAYERS)  # Wan's layers done when each of LTX-Video's is
 EMPTY = 0.1  # weight of an error in the directions that hold nothing
@@ -113,9 +110,7 @@ def main() -> None:
     parser.add_argument("--single", action="store_true", help="matrix products in float32: faster without bfloat16 units")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, (args.processes, os.path.join(folder, "store"), args), nprocs=args.processes)
+    launch(worker, args)
 
 
 if __name__ == "__main__":

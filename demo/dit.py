@@ -113,6 +113,47 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x.to(PRODUCTS[0]), weight.to(PRODUCTS[0]), bias.to(PRODUCTS[0]))
 
 
+def split(z: Tensor, heads: int) -> Tensor:
+    """[B, N, heads * d] -> [B, heads, N, d]."""
+    return z.view(z.shape[0], -1, heads, z.shape[2] // heads).transpose(1, 2)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
+    """Self-attention of scaled q, k and v [B, N, D] after the rotary embedding (rows in half-split order); [B, N, D]."""
+    def rotate(z: Tensor) -> Tensor:
+        first, second = split(z, heads).chunk(2, -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(PRODUCTS[0])
+
+    probability = torch.softmax((rotate(q) @ rotate(k).transpose(-1, -2)).float(), -1).to(PRODUCTS[0])
+    return (probability @ split(v, heads)).transpose(1, 2).reshape(q.shape)
+
+
+def attend_text(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Cross-attention of scaled q [B, N, D] to k and v [B, SLOTS, D]; [B, N, D] and the probabilities [B, heads, N, SLOTS].
+
+    bias [B, SLOTS] is added to the text slots' logits.
+    """
+    products = split(q.to(PRODUCTS[0]), heads) @ split(k.to(PRODUCTS[0]), heads).transpose(-1, -2)
+    cross = torch.softmax(products.float() + bias[:, None, None], -1)
+    return (cross.to(PRODUCTS[0]) @ split(v, heads)).transpose(1, 2).reshape(q.shape), cross
+
+
+def phases(sigma: Tensor) -> Tensor:
+    """The sinusoids of noise levels [B] from which both families embed time, [B, 256]."""
+    phase = torch.outer(sigma * 1000, torch.pow(10000, -torch.arange(128).float() / 128))
+    return torch.cat([phase.cos(), phase.sin()], 1)
+
+
+def padding_bias(mixing: Tensor) -> Tensor:
+    """What the empty slots of a text mixing [B, SLOTS, V] stand for, [B, SLOTS].
+
+    The host pads text to PADDED slots of zeros, as it does for the real model. Equal slots attract attention in proportion
+    to their number, so here the few empty ones stand for all of them by a bias of log(number).
+    """
+    empty = mixing.abs().sum(2) == 0
+    return empty * torch.log((PADDED - SLOTS) / empty.sum(1, keepdim=True).clamp(min=1) + 1.0)
+
+
 BLOCK_NAMES = [
     "modulation",
     *(f"{a}.{p}.{w}" for a in ("self_attn", "cross_attn") for p in "qkvo" for w in ("weight", "bias")),
@@ -129,27 +170,14 @@ def block(x: Tensor, time: Tensor, context: Tensor, bias: Tensor, cos: Tensor, s
     """
     (modulation, sqw, sqb, skw, skb, svw, svb, sow, sob, cqw, cqb, ckw, ckb, cvw, cvb, cow, cob,
      snq, snk, cnq, cnk, n3w, n3b, f0w, f0b, f2w, f2b) = weights
-    b, n, dim = x.shape
-    head_dim = dim // heads
-    e, scale = modulation + time, head_dim ** -0.5
-
-    def heads_first(z: Tensor) -> Tensor:
-        return z.view(b, -1, heads, head_dim).transpose(1, 2)
-
-    def rotate(z: Tensor) -> Tensor:
-        first, second = heads_first(z).chunk(2, -1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(PRODUCTS[0])
-
+    e, scale = modulation + time, (x.shape[2] // heads) ** -0.5
     y = (layer_norm(x) * (1 + e[:, 1:2]) + e[:, 0:1]).to(PRODUCTS[0])
-    q, k = rotate(rms_norm(linear(y, sqw, sqb), snq * scale)), rotate(rms_norm(linear(y, skw, skb), snk))
-    probability = torch.softmax((q @ k.transpose(-1, -2)).float(), -1).to(PRODUCTS[0])
-    y = (probability @ heads_first(linear(y, svw, svb))).transpose(1, 2).reshape(b, n, dim)
+    q, k = rms_norm(linear(y, sqw, sqb), snq * scale), rms_norm(linear(y, skw, skb), snk)
+    y = attend(q, k, linear(y, svw, svb), cos, sin, heads)
     x = x + linear(y, sow, sob).float() * e[:, 2:3]
     y = (layer_norm(x) * n3w + n3b).to(PRODUCTS[0])
-    q = heads_first(rms_norm(linear(y, cqw, cqb), cnq * scale).to(PRODUCTS[0]))
-    k = heads_first(rms_norm(linear(context, ckw, ckb), cnk).to(PRODUCTS[0]))
-    cross = torch.softmax((q @ k.transpose(-1, -2)).float() + bias[:, None, None], -1)
-    y = (cross.to(PRODUCTS[0]) @ heads_first(linear(context, cvw, cvb))).transpose(1, 2).reshape(b, n, dim)
+    q, k = rms_norm(linear(y, cqw, cqb), cnq * scale), rms_norm(linear(context, ckw, ckb), cnk)
+    y, cross = attend_text(q, k, linear(context, cvw, cvb), bias, heads)
     x = x + linear(y, cow, cob).float()
     y = (layer_norm(x) * (1 + e[:, 4:5]) + e[:, 3:4]).to(PRODUCTS[0])
     y = linear(F.gelu(linear(y, f0w, f0b).float(), approximate="tanh"), f2w, f2b)
@@ -169,9 +197,6 @@ class Forward:
         """x [B, C, T, H, W] at noise level sigma [B], text mixing [B, SLOTS, V] -> velocity, cross maps of layers.
 
         hidden: is given what enters the first layer and what leaves each, [B, N, D].
-
-        The host pads text to PADDED slots of zeros, as it does for the real model. Equal slots attract attention in
-        proportion to their number, so here the few empty ones stand for all of them by a bias of log(number).
         """
         b, c, frames, height, width = x.shape
         d, heads, p = self.shape.dim, self.shape.heads, self.shape.patch
@@ -179,18 +204,14 @@ class Forward:
         tokens = x.view(b, c, frames, h, p, w, p).permute(0, 2, 3, 5, 1, 4, 6).reshape(b, frames * h * w, p * p * c)
         z = F.linear(tokens.to(PRODUCTS[0]), weights["patch_embedding.weight"].view(d, p * p * c).to(PRODUCTS[0])).float()
         z = z + weights["patch_embedding.bias"]
-        omega = torch.pow(10000, -torch.arange(128).float() / 128)
-        phase = torch.outer(sigma * 1000, omega)
-        e = F.linear(torch.cat([phase.cos(), phase.sin()], 1), weights["time_embedding.0.weight"],
+        e = F.linear(phases(sigma), weights["time_embedding.0.weight"],
                      weights["time_embedding.0.bias"])
         e = F.linear(F.silu(e), weights["time_embedding.2.weight"], weights["time_embedding.2.bias"])
         time = F.linear(F.silu(e), weights["time_projection.1.weight"], weights["time_projection.1.bias"]).view(b, 6, d)
         words = F.linear(self.vectors, weights["text_embedding.0.weight"])
         context = F.gelu(mixing @ words + weights["text_embedding.0.bias"], approximate="tanh")
         context = F.linear(context, weights["text_embedding.2.weight"], weights["text_embedding.2.bias"]).to(PRODUCTS[0])
-        empty = mixing.abs().sum(2) == 0
-        bias = empty * torch.log((PADDED - SLOTS) / empty.sum(1, keepdim=True).clamp(min=1) + 1.0)
-        key = (frames, h, w)
+        bias, key = padding_bias(mixing), (frames, h, w)
         if key not in self.rotary:
             self.rotary[key] = rotary(frames, h, w, d // heads)
         cos, sin = self.rotary[key]

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .dit import PRODUCTS, Weights, layer_norm, linear
-from .words import PADDED, SLOTS, WIDTH
+from .dit import PRODUCTS, Weights, attend, attend_text, layer_norm, linear, padding_bias, phases
+from .words import WIDTH
 
 # Radians from one latent cell to the next of the slowest rotary frequency, in time and space, as the host counts: a cell is
 # 8 frames of 1/25 s, of 20 s, and 32 pixels of 2048. The fastest turns 10,000 times as far.
@@ -94,26 +94,13 @@ def block(x: Tensor, time: Tensor, context: Tensor, bias: Tensor, cos: Tensor, s
     """One block on x [B, N, D]; also returns the text's attention [B, heads, N, SLOTS]. bias: as in `dit.block`."""
     (table, sqw, sqb, skw, skb, svw, svb, sow, sob, cqw, cqb, ckw, ckb, cvw, cvb, cow, cob,
      snq, snk, cnq, cnk, f0w, f0b, f2w, f2b) = weights
-    b, n, dim = x.shape
-    head_dim = dim // heads
-    e, scale = table + time, head_dim ** -0.5
-
-    def heads_first(z: Tensor) -> Tensor:
-        return z.view(b, -1, heads, head_dim).transpose(1, 2)
-
-    def rotate(z: Tensor) -> Tensor:
-        first, second = heads_first(z).chunk(2, -1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(PRODUCTS[0])
-
+    e, scale = table + time, (x.shape[2] // heads) ** -0.5
     y = (rms(x) * (1 + e[:, 1:2]) + e[:, 0:1]).to(PRODUCTS[0])
-    q, k = rotate(rms(linear(y, sqw, sqb), snq * scale, 1e-5)), rotate(rms(linear(y, skw, skb), snk, 1e-5))
-    probability = torch.softmax((q @ k.transpose(-1, -2)).float(), -1).to(PRODUCTS[0])
-    y = (probability @ heads_first(linear(y, svw, svb))).transpose(1, 2).reshape(b, n, dim)
+    q, k = rms(linear(y, sqw, sqb), snq * scale, 1e-5), rms(linear(y, skw, skb), snk, 1e-5)
+    y = attend(q, k, linear(y, svw, svb), cos, sin, heads)
     x = x + linear(y, sow, sob).float() * e[:, 2:3]
-    q = heads_first(rms(linear(x, cqw, cqb), cnq * scale, 1e-5).to(PRODUCTS[0]))
-    k = heads_first(rms(linear(context, ckw, ckb), cnk, 1e-5).to(PRODUCTS[0]))
-    cross = torch.softmax((q @ k.transpose(-1, -2)).float() + bias[:, None, None], -1)
-    y = (cross.to(PRODUCTS[0]) @ heads_first(linear(context, cvw, cvb))).transpose(1, 2).reshape(b, n, dim)
+    q, k = rms(linear(x, cqw, cqb), cnq * scale, 1e-5), rms(linear(context, ckw, ckb), cnk, 1e-5)
+    y, cross = attend_text(q, k, linear(context, cvw, cvb), bias, heads)
     x = x + linear(y, cow, cob).float()
     y = (rms(x) * (1 + e[:, 4:5]) + e[:, 3:4]).to(PRODUCTS[0])
     y = linear(F.gelu(linear(y, f0w, f0b).float(), approximate="tanh"), f2w, f2b)
@@ -136,18 +123,14 @@ class Forward:
         """
         b, c, frames, height, width = x.shape
         z = linear(x.flatten(2).transpose(1, 2), weights["patchify_proj.weight"], weights["patchify_proj.bias"]).float()
-        omega = torch.pow(10000, -torch.arange(128).float() / 128)
-        phase = torch.outer(sigma * 1000, omega)
         emb, cap = "adaln_single.emb.timestep_embedder.", "caption_projection."
-        e = F.linear(torch.cat([phase.cos(), phase.sin()], 1), weights[emb + "linear_1.weight"], weights[emb + "linear_1.bias"])
+        e = F.linear(phases(sigma), weights[emb + "linear_1.weight"], weights[emb + "linear_1.bias"])
         e = F.linear(F.silu(e), weights[emb + "linear_2.weight"], weights[emb + "linear_2.bias"])
         time = F.linear(F.silu(e), weights["adaln_single.linear.weight"], weights["adaln_single.linear.bias"]).view(b, 6, -1)
         words = F.linear(self.vectors, weights[cap + "linear_1.weight"])
         context = F.gelu(mixing @ words + weights[cap + "linear_1.bias"], approximate="tanh")
         context = F.linear(context, weights[cap + "linear_2.weight"], weights[cap + "linear_2.bias"]).to(PRODUCTS[0])
-        empty = mixing.abs().sum(2) == 0
-        bias = empty * torch.log((PADDED - SLOTS) / empty.sum(1, keepdim=True).clamp(min=1) + 1.0)
-        key = (frames, height, width)
+        bias, key = padding_bias(mixing), (frames, height, width)
         if key not in self.rotary:
             self.rotary[key] = rotary(self.shape, *key)
         cos, sin = self.rotary[key]

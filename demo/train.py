@@ -13,6 +13,7 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -191,6 +192,13 @@ def worker(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
     dist.destroy_process_group()
 
 
+def launch(work: Callable[..., None], args: argparse.Namespace) -> None:
+    """Run work(rank, processes, store, args) in args.processes processes of one thread each."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(work, (args.processes, os.path.join(folder, "store"), args), nprocs=args.processes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
@@ -209,9 +217,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, (args.processes, os.path.join(folder, "store"), args), nprocs=args.processes)
+    launch(worker, args)
 
 
 if __name__ == "__main__":
