@@ -62,6 +62,7 @@ _SHOWN_BY = {"action": "motion", "direction": "motion", "count": "size"}
 
 WORDLESS = 0.5  # share of the picture up to which the change map alone may vouch for a history, where no words were compared
 
+
 @dataclass(frozen=True)
 class Thresholds:
     """tau: a discrepancy passes up to and including its threshold; inf leaves it out.

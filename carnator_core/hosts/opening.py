@@ -129,8 +129,8 @@ def _request(attachment: Attachment, guider: Any, noise: Tensor, sampler: Any, s
     encoded = conditioning_digest(guider.conds["positive"])
     text, pieces = _wording(attachment, positive, encoded)
     prompt = parse(attachment.settings.subject or text)
-    known, vector = identity(guider, noise.shape[1:], guided, KEY), text_vector(positive["cross_attn"].float().cpu(),
-                                                                                   positive.get("attention_mask"))
+    known = identity(guider, noise.shape[1:], guided, KEY)
+    vector = text_vector(positive["cross_attn"].float().cpu(), positive.get("attention_mask"))
     if attachment.clip is not None and prompt.text:  # vectors of another kind are never compared with these
         known, vector = Identity({**known.fields, "recall": attachment.clip.kind}), attachment.clip.vector(prompt.text)
     return Request(
